@@ -40,6 +40,7 @@ FOUND_LATER = (
     ("communicator", "scatter", "dtype float16", "stale"),
     ("executor", "apply", "later", "one element"),
     ("executor", "apply", "thread", "stale"),
+    ("executor", "backprop", "zeros", "stale"),
     ("executor", "parameters", "dtype float32", "dtype"),
     ("operator", "forward", "call", "zero"),
     ("operator", "forward", "call", "stale"),

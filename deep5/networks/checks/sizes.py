@@ -74,8 +74,9 @@ def check_values(framework: Framework, dtype: str, seed: int) -> None:
     plain = drawn(pair.network, seed, N=4)
     for what, values in extremes(plain["input"]):
         feed = {"input": values}
-        pair.inference(feed, what)
-        pair.backprop(feed, what)
+        for given, which in ((plain, "before others"), (feed, what)):  # a result that was kept would be another
+            pair.inference(given, which)
+            pair.backprop(given, which)
         pair.backprop(feed, f"{what} by the input", wrt=["input"])
     pair.backprop(plain, "after extreme values")
 
