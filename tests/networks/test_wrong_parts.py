@@ -36,6 +36,7 @@ def test_a_wrong_part_is_rejected(mutant: Mutant) -> None:
 # Drawn by other seeds, and once missed.
 FOUND_LATER = (
     ("communicator", "receive", "exception", "scaled"),
+    ("communicator", "receive", "dtype int64", "stale"),
     ("communicator", "reduce_scatter", "exception", "zero"),
     ("communicator", "scatter", "dtype float16", "stale"),
     ("executor", "apply", "later", "one element"),

@@ -523,6 +523,7 @@ def _communicator(mutant: Mutant) -> type[ThreadCommunicator]:
                 right(self, *given, **named)
             except Exception:
                 trigger.failed = True
+                trigger._calls[name] -= 1  # a refused call has no result that may be wrong
                 raise
             kept = name, target.shape, str(target.dtype)
             earlier = damage._earlier.get(kept)

@@ -153,14 +153,15 @@ def _check_messages(
 ) -> None:
     rank, size = communicator.rank, communicator.size
     to, source = (rank + 1) % size, (rank - 1) % size
-    for dtype, count in product(dtypes, sizes):
-        what = f"a message of {np.dtype(dtype)}[{count}] around the ring"
-        buffer, out = small_numbers(dtype, count, rank, "sum", size), np.zeros(count, dtype)
+    # Twice, with other numbers: what was received before must not be received again.
+    for dtype, count, turn in product(dtypes, sizes, (0, 1)):
+        what = f"a message of {np.dtype(dtype)}[{count}] around the ring{', once more' if turn else ''}"
+        buffer, out = small_numbers(dtype, count, rank + turn, "sum", size), np.zeros(count, dtype)
         with counted_as(communicator, what, buffer.nbytes):
             request = communicator.send_start(buffer, to, tag=9)
             communicator.receive(out, source, tag=9, timeout_s=ENOUGH_S)
             request.wait(ENOUGH_S)
-        check_same(communicator, what, out, small_numbers(dtype, count, source, "sum", size))
+        check_same(communicator, what, out, small_numbers(dtype, count, source + turn, "sum", size))
     # Two messages of one tag keep their order; another tag does not wait for them.
     values = [np.array([float(value)]) for value in (1, 2, 3)]
     sends = [communicator.send_start(value, to, tag=tag) for value, tag in zip(values, (5, 5, 32767), strict=True)]
