@@ -181,7 +181,7 @@ def _check_other(
     ledger: Ledger, document: Mapping[str, Any], first: All, own: All, batches: Batches, rank: int
 ) -> None:
     """Check the samples of a rank other than the first: the same metrics, in order, with the same evaluations."""
-    rows = document["metrics"]
+    rows, ended = document["metrics"], document["status"] == "success"
     names = {row["name"]: row for row in rows}
     allowed = {**names, **dict(zip(metric_labels(rows), rows, strict=True))}
     if "candidate" in parts_of(document):
@@ -207,14 +207,16 @@ def _check_other(
         if name in _EVALUATED:
             beside = first.get(label, ())
             # A rank that joined later has only the later ones.
-            beside = beside[len(beside) - len(series) :] if batches.mixed else beside
+            beside = beside[len(beside) - len(series) :] if batches.mixed and ended else beside
+            # Each rank writes its samples by itself: a kill may come between two of them.
+            both = None if ended else {sample.epoch for sample in series} & {sample.epoch for sample in beside}
             ledger.same(
                 8,
                 f"{who}: the results of the evaluations, which are the same on every rank",
-                [[sample.epoch, sample.value] for sample in series],
-                [[sample.epoch, sample.value] for sample in beside],
+                [[sample.epoch, sample.value] for sample in series if both is None or sample.epoch in both],
+                [[sample.epoch, sample.value] for sample in beside if both is None or sample.epoch in both],
             )
-    if not batches.mixed:
+    if not batches.mixed and ended:
         gone = [label for label in _EVALUATED if first.get(label) and not own.get(label)]
         ledger.hold(8, not gone, f"rank {rank}: the samples of {', '.join(gone)} are missing")
 

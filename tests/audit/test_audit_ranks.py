@@ -138,6 +138,30 @@ def test_honest_runs_of_ranks_of_every_end_pass(tmp_path: Path, event: d5.Event,
     assert found_in(folder) == []
 
 
+@pytest.mark.daily
+def test_a_run_that_was_killed_between_the_samples_of_two_ranks_passes(given: Path) -> None:
+    """Each rank writes its evaluations by itself; those that both have are the same."""
+    scores = ("test_accuracy", "test_loss")
+    files = [given / "samples.csv", given / RANK1]
+    aborted = {"status": "aborted", "accepted": None, "finished": None, "resources": None, "reasons": ["killed"]}
+    unknown = {"value": None, "passed": None, "interval": None, "samples": 0}
+    rows: list[dict[str, Any]] = json.loads((given / "result.json").read_text())["metrics"]
+    result(lambda d: d.update(aborted, metrics=[{**row, **unknown} for row in rows]))(given)
+    assert found_in(given) == []
+    for own in files:
+        text = own.read_text()
+        lines = text.splitlines(keepends=True)
+        last = max(int(line.split(",")[4] or 0) for line in lines if line.startswith(scores))
+        kept = [line for line in lines if not (line.startswith(scores) and int(line.split(",")[4] or 0) == last)]
+        for fewer in (kept, [line for line in lines if not line.startswith(scores)]):
+            assert len(fewer) < len(lines)
+            own.write_text("".join(fewer))
+            assert found_in(given) == []
+        own.write_text(text)
+    sample("test_accuracy", times(0.5))(given)
+    assert any("which are the same on every rank" in what for what in found_in(given))
+
+
 @pytest.mark.parametrize(("before", "ranks"), [(2, 1), (2, 2), (2, 3), (1, 3)])
 def test_honest_runs_that_as_many_ranks_or_others_went_on_with_pass(tmp_path: Path, before: int, ranks: int) -> None:
     folder = by_ranks(tmp_path, before, "", Ended(4, ValueError("broken")))
