@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +16,15 @@ import psutil
 
 from deep5.compare import child
 from deep5.compare.stages import CHECKS, disagreement
-from deep5.core.errors import UsageError
+from deep5.core.errors import OutputError, UsageError
 from deep5.core.process_tree import resident_bytes
 from deep5.core.python_child import read_answer, run_function
 from deep5.measuring.pinning import environment, processors
 
-__all__ = ["Outcome", "check_limits", "run_process"]
+__all__ = ["NO_SPACE", "Outcome", "check_limits", "run_process"]
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, or a quota that is used up."""
 
 _LEAST_MEMORY = 256 << 20
 
@@ -83,6 +88,10 @@ def run_process(
         memory_limit_bytes: Memory limit of the process and its children.
         origin: Origin of the outcome's `begin_s`, as a `perf_counter` value.
         pinned: Number of processors for the process and its children; None: as many as threads.
+
+    Raises:
+        OutputError: The process, or this one, found no space on a disk. That says nothing about the job, which
+            therefore does not count as failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     more = {"folder": str(folder), "processors": processors(pinned or threads)}
@@ -120,4 +129,6 @@ def run_process(
             found["reason"] = reason
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             found, reason = None, f"its answer cannot be read ({type(error).__name__}: {error})"
+    if reason is not None and any(os.strerror(number) in reason for number in NO_SPACE):
+        raise OutputError(f"a process found no space on a disk: {reason}; remedy: free some space, then --resume")
     return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=ended.wall_s, memory_bytes=memory)

@@ -30,7 +30,7 @@ from deep5.results.comparison import (
 )
 from deep5.results.comparison_summary import counted, results_of, verdicts_in
 from deep5.results.comparison_warnings import warnings_in
-from deep5.results.folder import locked
+from deep5.results.folder import locked, new_folder, remove_torn
 from deep5.results.kind import COMPARISON
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
@@ -157,12 +157,9 @@ class ComparisonRecord:
                 self.close()
                 raise
             return
-        with _writing(self.path):
-            self.path.mkdir(parents=True)
-            if recipe.source is not None:
-                (self.path / "recipe.py").write_bytes(recipe.source)
+        source = {} if recipe.source is None else {"recipe.py": recipe.source}
+        new_folder(self.path, {**source, **self._files()})
         self._lock = locked(self.path)
-        self.write()
 
     def _go_on(self, left: ComparisonResult) -> None:
         """Take over the state of an interrupted comparison: its complete rounds count, and its proof runs again.
@@ -173,6 +170,7 @@ class ComparisonRecord:
         document, asked = left.document, encode(self.document)
         refuse_another(left, asked)
         self.path = left.folder.absolute()
+        remove_torn(self.path)
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
         self.document["resumed"] = [*document["resumed"], now()]
         if any((reported["software"].get("commit") or {}).get("dirty") for reported in (document, asked)):
@@ -336,11 +334,19 @@ class ComparisonRecord:
         """Write the current state; each file appears complete or not at all."""
         from deep5.core.files import write_atomically
 
+        files = self._files()
+        with _writing(self.path):
+            for name, text in files.items():
+                write_atomically(self.path / name, text)
+
+    def _files(self) -> dict[str, str]:
+        """The current state, by file name, in the order in which the files are written."""
         encoded = encode(self.document)
         check_document(encoded, comparison_schema())
-        with _writing(self.path):
-            write_atomically(self.path / "samples.csv", round_samples_text(self._samples))
-            write_atomically(self.path / COMPARISON, json.dumps(encoded, indent=2, allow_nan=False) + "\n")
+        return {
+            "samples.csv": round_samples_text(self._samples),
+            COMPARISON: json.dumps(encoded, indent=2, allow_nan=False) + "\n",
+        }
 
     def finish(self, resources: Callable[[], Mapping[str, float]]) -> ComparisonResult:
         """Write the comparison as successful, and read it back.

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
 from deep5.results.validation import check_document, encode
 
-__all__ = ["ResultFolder", "locked"]
+__all__ = ["ResultFolder", "locked", "new_folder", "remove_torn", "tidy"]
 
 _REMEDY = {
     errno.EACCES: "remedy: grant yourself write permission, or choose another folder with --out",
@@ -35,6 +36,12 @@ _REMEDY = {
     errno.ENOTDIR: "a part of the path is a file; remedy: remove it, or choose another folder with --out",
     errno.EEXIST: "a part of the path is a file; remedy: remove it, or choose another folder with --out",
 }
+
+# Names that `new_folder` and `write_atomically` give until a folder or a file is complete.
+_HIDDEN = re.compile(r"\..+-\d{8}-\d{6}-[0-9a-f]{6}\.tmp")
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+# Tries to lock the parent of result folders, 10 ms apart: no endless wait for a process that is stopped.
+_LOCK_TRIES = 100
 
 _CHUNK_BYTES = 1 << 16
 
@@ -66,15 +73,18 @@ class ResultFolder:
             self.close()
 
     @classmethod
-    def create(cls, out: str | Path, name: str, document: Mapping[str, Any]) -> ResultFolder:
+    def create(
+        cls, out: str | Path, name: str, document: Mapping[str, Any], files: Mapping[str, bytes | str] | None = None
+    ) -> ResultFolder:
         """Make `<out>/<name>-<UTC yyyymmdd-hhmmss>-<6 hex digits>/`, complete with a result.json marked aborted.
 
-        The folder is built under a hidden name and then renamed: a reader never sees it without a valid result.json.
+        A reader never sees it without a valid result.json and the files whose hashes are in it.
 
         Args:
             out: Parent of result folders; created if it does not exist.
             name: Name of the recipe: letters, digits, `_`, `.`, `-`; the first is a letter, digit or `_`.
             document: As made by `blank_document`; `run_id`, `status`, `accepted` and `reasons` are set in a copy.
+            files: Further files from the start, by name.
 
         Raises:
             OutputError: The folder cannot be written; nothing remains on disk.
@@ -86,31 +96,20 @@ class ResultFolder:
         content = _text(
             {**document, "run_id": run_id, "status": "aborted", "accepted": None, "reasons": [NOT_FINISHED]}
         )
-        out = Path(out).absolute()
-        hidden, path = out / f".{run_id}.tmp", out / run_id
-        with _writing(f"cannot write results to {out}"):
-            made = [folder for folder in (out, *out.parents) if not exists(folder)]
-            try:
-                out.mkdir(parents=True, exist_ok=True)
-                hidden.mkdir()
-                write_atomically(hidden / RESULT, content)
-                hidden.rename(path)
-            except BaseException:
-                shutil.rmtree(hidden, ignore_errors=True)
-                for folder in made:
-                    with suppress(OSError):  # another run may already use it
-                        folder.rmdir()
-                raise
+        path = Path(out).absolute() / run_id
+        new_folder(path, {**(files or {}), RESULT: content})
         return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> ResultFolder:
-        """Reopen the folder of an earlier run for writing.
+        """Reopen the folder of an earlier run for writing, and remove what a killed process left half written.
 
         Raises:
             UsageError: As for `load`; or a run is still writing to it.
         """
-        return cls(load(path).folder.absolute())
+        opened = cls(load(path).folder.absolute())
+        remove_torn(opened.path)
+        return opened
 
     def write_result(self, document: Mapping[str, Any]) -> None:
         """Replace result.json; infinities and NaN become the strings that the schema defines.
@@ -195,6 +194,93 @@ class ResultFolder:
     def _write(self, name: str, data: bytes | str) -> None:
         with _writing(f"cannot write {self.path / name}"):
             write_atomically(self.path / name, data)
+
+
+def new_folder(path: Path, files: Mapping[str, bytes | str], folders: Iterable[str] = ()) -> None:
+    """Make a result folder, complete with its first files: it is built under a hidden name and then renamed.
+
+    Hidden folders that killed processes left in the parent are removed.
+
+    Args:
+        path: The folder, in a parent that is created if it does not exist; `-yyyymmdd-hhmmss-` and six hexadecimal
+            digits end its name.
+        files: Content by file name.
+        folders: Names of empty folders in it.
+
+    Raises:
+        OutputError: It cannot be written; nothing remains on disk.
+    """
+    out, hidden = path.parent, path.with_name(f".{path.name}.tmp")
+    with _writing(f"cannot write results to {out}"):
+        made = [folder for folder in (out, *out.parents) if not exists(folder)]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            with _creating(out):
+                hidden.mkdir()
+                for name in folders:
+                    (hidden / name).mkdir()
+                for name, data in files.items():
+                    write_atomically(hidden / name, data)
+                hidden.rename(path)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            for folder in made:
+                with suppress(OSError):  # another run may already use it
+                    folder.rmdir()
+            raise
+
+
+@contextmanager
+def _creating(out: Path) -> Iterator[None]:
+    """Hold a shared lock on a parent of result folders; first remove hidden folders, if no other process holds one.
+
+    Then their processes are gone: a process that makes a folder holds the lock until the folder has its name.
+    """
+    handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # another process holds it, or the file system has no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in list(out.iterdir()):
+                if _HIDDEN.fullmatch(path.name) and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # another process removes folders now
+                time.sleep(0.01)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove temporary files in a locked result folder: their processes were killed while they wrote.
+
+    Args:
+        folder: The folder; the caller holds its lock.
+    """
+    for path in folder.glob(".*.tmp"):
+        if _TEMPORARY.fullmatch(path.name) and not path.is_symlink() and path.is_file():
+            with suppress(OSError):
+                path.unlink()
+
+
+def tidy(out: Path) -> None:
+    """Remove what killed processes left below a parent of result folders: hidden folders, and temporary files.
+
+    Args:
+        out: The parent; result folders in it that a process still writes to are left as they are.
+    """
+    with suppress(OSError), _creating(out):
+        for path in list(out.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                with suppress(UsageError):
+                    handle = locked(path)
+                    remove_torn(path)
+                    os.close(handle)
 
 
 def locked(path: Path) -> int:

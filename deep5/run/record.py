@@ -94,7 +94,6 @@ class RunRecord:
         )
         # Totals of the earlier processes of a resumed run.
         self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
-        self._resumed = resume is not None
         self._unmeasured = dict(self.document["measurement"])
         if resume is not None:
             self.folder = ResultFolder.open(resume)
@@ -111,7 +110,9 @@ class RunRecord:
         name = "".join(
             letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in experiment.name
         )
-        self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
+        # With the recipe, whose hash is in the document: the folder is complete whenever the process is killed.
+        files = {} if experiment.source is None else {"recipe.py": experiment.source}
+        self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document, files)
         self.document["run_id"] = self.folder.run_id
 
     def warn(self, *sentences: str) -> None:
@@ -168,8 +169,6 @@ class RunRecord:
         return f"; to resume, add --resume {self.folder.path} to the command"
 
     def _write_inputs(self) -> None:
-        if self.experiment.source is not None and not self._resumed:
-            self.folder.write_file("recipe.py", self.experiment.source)
         environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
         times = len(self.document["resumed"])
         name = f"environment-{times + 1}.json" if times else "environment.json"

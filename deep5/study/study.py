@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
@@ -14,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from deep5.compare.candidate import check_plain, content_hash
-from deep5.compare.processes import check_limits, run_process
+from deep5.compare.processes import NO_SPACE, check_limits, run_process
 from deep5.compare.studied import chosen, load_study, target_of
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
-from deep5.core.files import exists, is_folder
+from deep5.core.files import is_folder
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
 from deep5.recipe.recipe import FULL, Recipe
-from deep5.results.folder import locked
+from deep5.results.folder import locked, new_folder, remove_torn, tidy
 from deep5.results.kind import STUDY
 from deep5.results.result import Result, load
 from deep5.results.study.folder import folder_of, left_of
@@ -37,7 +36,6 @@ from deep5.study.processors import Shares, share_processors
 __all__ = ["run_study"]
 
 _BESIDE = "other programs took up to"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +193,10 @@ class _UnderWay:
 
     def begin(self, out: Path) -> None:
         """Start in a new folder."""
-        self._folder = _new_folder(out, self._plan.recipe.name)
+        now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        self._folder = out.absolute() / f"{self._plan.recipe.name}-study-{now}-{secrets.token_hex(3)}"
+        # With its declaration from the start: it can be read and resumed whenever this process is killed.
+        new_folder(self._folder, {STUDY: _text(self._study("the study is not finished"))}, [RUNS])
         self._lock = locked(self._folder)
 
     def go_on(self, path: Path) -> None:
@@ -224,6 +225,8 @@ class _UnderWay:
         self._folder = folder
         left, asked = left_of(folder), self._study().document()
         check_same(left, asked)
+        remove_torn(folder)
+        tidy(folder / RUNS)
         for name in self._plan.settings:
             self._runs[name] |= left.runs[name]
             self._failures[name] |= left.failures[name]
@@ -245,6 +248,10 @@ class _UnderWay:
                     self._tell(f"{name}, seed {seed}")
                     try:
                         self._runs[name][seed] = self._one(name, seed)
+                    except OutputError as error:  # a full disk: it says nothing about the candidate
+                        raise OutputError(
+                            f"the study cannot continue: {error}; what it left is in {self._folder}"
+                        ) from error
                     except Deep5Error as error:
                         self._failures[name][seed] = str(error)
                     self._write(self._study("the study is not finished"), {})
@@ -292,6 +299,7 @@ class _UnderWay:
                 memory_limit_bytes=plan.memory_bytes,
             )
         if outcome.answer is None or outcome.reason is not None:
+            tidy(self._folder / RUNS)
             raise RunFailed(str(outcome.reason))
         result = load(self._folder / RUNS / Path(outcome.answer["run"]).name, root=self._folder)
         if plan.target is not None:
@@ -340,7 +348,7 @@ class _UnderWay:
         try:
             for name, content in drawn.items():
                 write_atomically(self._folder / name, content)
-            write_atomically(self._folder / STUDY, json.dumps(study.document(), indent=2, allow_nan=False) + "\n")
+            write_atomically(self._folder / STUDY, _text(study))
         except OSError as error:
             raise OutputError(
                 f"cannot write into {self._folder}: {error.strerror or error}; {_remedy(self._folder, error)}"
@@ -349,19 +357,9 @@ class _UnderWay:
 
 def _remedy(folder: Path, error: OSError) -> str:
     """What remains after an operating-system error, and the remedy."""
-    first = "free some space" if error.errno in _NO_SPACE else "fix this"
-    if not exists(folder / STUDY):
-        return f"nothing ran yet; remedy: {first}, or another folder with --out"
+    first = "free some space" if error.errno in NO_SPACE else "fix this"
     return f"what it left is in {folder}; remedy: {first}, then the same command with --resume {folder}"
 
 
-def _new_folder(out: Path, name: str) -> Path:
-    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = out.absolute() / f"{name}-study-{now}-{secrets.token_hex(3)}"
-    try:
-        (folder / RUNS).mkdir(parents=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot make {folder}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"
-        ) from error
-    return folder
+def _text(study: Study) -> str:
+    return json.dumps(study.document(), indent=2, allow_nan=False) + "\n"

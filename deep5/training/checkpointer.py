@@ -112,7 +112,7 @@ class Checkpointer(Event):
                 "written"
             ) from error
         if not self.rank:
-            for torn in self.folder.glob(".step-*.tmp"):
+            for torn in [*self.folder.glob(".step-*.tmp"), *self.folder.glob(".best.*.tmp")]:
                 torn.unlink(missing_ok=True)  # from a process that was killed while writing
             self._clear_ahead(trainer.step)
         if trainer.step == 0:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import errno
+import fcntl
 import io
 import json
 import math
+import os
 import random
 import re
 import signal
@@ -293,6 +295,73 @@ def test_nobody_sees_a_folder_without_its_result(tmp_path: Path, monkeypatch: py
     ResultFolder.create(tmp_path, "digits", blank())
     assert [len(names) for names in seen] == [1, 1]
     assert all(name.startswith(".digits-") for names in seen for name in names), "hidden until it is complete"
+
+
+def test_a_new_folder_has_its_files_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill before the recipe is written would leave a hash of a file that is not there."""
+    named: list[str] = []
+    rename = Path.rename
+
+    def look(path: Path, target: Path) -> Path:
+        named.extend(sorted(each.name for each in path.iterdir()))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", look)
+    folder = ResultFolder.create(tmp_path, "digits", blank(), {"recipe.py": b"FIXED = {}\n"})
+    assert named == ["recipe.py", "result.json"]
+    assert (folder.path / "recipe.py").read_bytes() == b"FIXED = {}\n"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from deep5.results import folder
+from deep5.results.schema import blank_document
+
+def ended(path, data):
+    (Path(path).parent / f".{Path(path).name}.abcdefgh.tmp").write_text("half")
+    print("writes", flush=True)
+    signal.pause()
+
+folder.write_atomically = ended
+folder.ResultFolder.create(sys.argv[1], "digits", blank_document(recipe={"name": "digits"}, level=2))
+"""
+
+
+def test_what_killed_processes_left_hidden_goes_and_what_others_make_stays(tmp_path: Path) -> None:
+    (tmp_path / ".mine.tmp").mkdir()
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writes\n"
+        (hidden,) = tmp_path.glob(".digits-*.tmp")
+        first = ResultFolder.create(tmp_path, "digits", blank())
+        assert hidden.is_dir(), "its process lives"
+        process.kill()
+    assert [path.name for path in hidden.iterdir()] == [".result.json.abcdefgh.tmp"]
+    second = ResultFolder.create(tmp_path, "digits", blank())
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / ".mine.tmp", first.path, second.path])
+
+
+def test_a_folder_is_made_where_another_process_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped while it removes hidden folders delays others, but not without end."""
+    monkeypatch.setattr("deep5.results.folder._LOCK_TRIES", 3)
+    handle = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder = ResultFolder.create(tmp_path, "digits", blank())
+    finally:
+        os.close(handle)
+    assert load(folder.path).status == "aborted"
+
+
+def test_who_opens_a_folder_removes_what_a_killed_process_left_half_written(tmp_path: Path) -> None:
+    folder = ResultFolder.create(tmp_path, "digits", blank()).path
+    for name in (".result.json.a_cdef12.tmp", ".samples-rank-1.csv.abcdefgh.tmp", ".mine.tmp", "notes.abcdefgh.tmp"):
+        (folder / name).write_text("half")
+    (folder / ".link.abcdefgh.tmp").symlink_to(tmp_path)
+    ResultFolder.open(folder).close()
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == [".link.abcdefgh.tmp", ".mine.tmp", "notes.abcdefgh.tmp", "result.json"]
 
 
 def test_a_result_comes_back_as_it_was_written(tmp_path: Path) -> None:

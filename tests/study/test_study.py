@@ -419,7 +419,90 @@ def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
     assert str(caught.value).endswith(f"remedy: fix this, then the same command with --resume {folder}")
     full = OSError(errno.ENOSPC, "No space left on device")
     assert _remedy(folder, full).endswith(f"remedy: free some space, then the same command with --resume {folder}")
-    assert _remedy(tmp_path, full) == "nothing ran yet; remedy: free some space, or another folder with --out"
+
+
+# A disk that is full at the third run, until the study has ended.
+FULL = """
+import errno
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class Full(d5.Event):
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        with (HERE / "ran").open("a") as file:
+            file.write("." if info.step == 0 else "")
+        if (HERE / "full").exists() and (HERE / "ran").stat().st_size == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Killed(d5.Event):
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        (run,) = (HERE / "out").glob("*/runs/*")
+        for path in (run / ".result.json.abcdefgh.tmp", run.with_name(f".{run.name}.tmp") / "result.json"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("half")
+        os.kill(os.getpid(), 9)
+
+
+STUDY = {name: {"events": [Full()], "batch_size": size} for name, size in (("one", 32), ("two", 48))}
+"""
+
+
+def test_a_full_disk_ends_a_study_and_no_candidate_fails_by_it(file: Path, tmp_path: Path) -> None:
+    file.write_text(TARGET + FULL)
+    (tmp_path / "full").touch()
+    with pytest.raises(OutputError, match=r"the study cannot continue: a process found no space on a disk: ") as caught:
+        run_study(file, seeds=(0, 1), out=tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    assert str(caught.value).endswith(f"; remedy: free some space, then --resume; what it left is in {folder}")
+    document = json.loads((folder / "study.json").read_text())
+    assert not document["finished"]
+    assert [own["failures"] for own in document["candidates"].values()] == [[], []]
+    assert sum(len(own["runs"]) for own in document["candidates"].values()) == 2
+    (tmp_path / "full").unlink()
+    study = run_study(file, seeds=(0, 1), out=tmp_path / "out", resume=folder)
+    assert not any(study.failures.values())
+    assert [len(runs) for runs in study.runs.values()] == [2, 2]
+    assert audit([folder]).findings == ()
+
+
+def test_what_a_killed_run_left_half_written_goes(file: Path, tmp_path: Path) -> None:
+    file.write_text(TARGET + FULL.replace("STUDY", "OTHERS") + "STUDY = {'killed': {'events': [Killed()]}}\n")
+    study = run_study(file, seeds=(0,), out=tmp_path / "out")
+    assert "killed by SIGKILL" in study.failures["killed"][0]
+    (run,) = (tmp_path / "out").glob("*/runs/*")
+    assert load(run).status == "aborted"
+    assert not [path for path in run.iterdir() if path.name.endswith(".tmp")]
+    assert audit([run.parents[1]]).findings == ()
+
+
+def test_a_study_is_complete_from_its_first_moment(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before its first run, it is listed and resumes; temporary files of killed processes go."""
+    file.write_text(TARGET + "STUDY = {'one': {}, 'two': {'optimizer': 'sgd'}}\n")
+
+    class Killed(BaseException):
+        """What a kill is to the process."""
+
+    def killed(*given: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as changed:
+        changed.setattr("deep5.study.study.locked", killed)
+        with pytest.raises(Killed):
+            run_study(file, seeds=(0,), out=tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    assert json.loads((folder / "study.json").read_text())["finished"] is False
+    assert audit([folder]).findings == ()
+    (folder / "runs" / "torn").mkdir()
+    torn = [folder / ".study.json.abcdefgh.tmp", folder / "runs" / "torn" / ".result.json.abcdefgh.tmp"]
+    for path in torn:
+        path.write_text("half")
+    study = run_study(file, seeds=(0,), out=tmp_path / "out", resume=folder)
+    assert study.finished
+    assert not any(path.exists() for path in torn)
 
 
 def test_a_study_that_cannot_be_written_says_how_to_go_on(file: Path, tmp_path: Path) -> None:

@@ -282,6 +282,7 @@ def test_where_there_is_no_accuracy_there_is_no_best(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
     (tmp_path / ".step-0000000003.safetensors.abc.tmp").write_bytes(b"half")
+    (tmp_path / ".best.safetensors.abc.tmp").write_bytes(b"half")
     (tmp_path / "mine.txt").write_text("stays")
     trainer().train(1, [Checkpointer(tmp_path, every_steps=6)])
     assert names(tmp_path) == ["mine.txt", "step-0000000006.safetensors"]

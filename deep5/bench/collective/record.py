@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from deep5.bench.collective.measure import CollectiveTimes, Measured
 from deep5.bench.collective.summary import CollectiveSummary
 from deep5.core.errors import MissingDependency, OutputError
 from deep5.core.metric import Sample
+from deep5.results.folder import new_folder
 from deep5.results.samples_file import SAMPLES, sample_rows, samples_text
 from deep5.results.validation import encode
 
@@ -87,18 +87,9 @@ def write_collective(
     except MissingDependency as error:
         missing.append(f"no collective.svg was drawn: {error}")
     name = f"collective-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    out = Path(out).absolute()
-    hidden = out / f".{name}.tmp"
-    with _writing(out):
-        hidden.mkdir(parents=True)
-        try:
-            for file, content in files.items():
-                (hidden / file).write_bytes(content.encode() if isinstance(content, str) else content)
-            hidden.rename(out / name)
-        except BaseException:
-            shutil.rmtree(hidden, ignore_errors=True)
-            raise
-    return out / name, missing
+    folder = Path(out).absolute() / name
+    new_folder(folder, files)
+    return folder, missing
 
 
 def check_writable(out: str | Path) -> None:
