@@ -21,7 +21,7 @@ from deep5.results.result import load
 from deep5.results.samples_file import read_samples
 from deep5.results.store import result_folders
 from deep5.training.checkpointer import checkpoints
-from ranks import mpi_launcher, under_mpi
+from ranks import mpi_launcher, ranks_of, under_mpi
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -118,19 +118,6 @@ def test_two_processes_do_what_one_does(recipe: Path, tmp_path: Path, launched: 
                 row.value for row in read_samples(many / "samples.csv")["test_accuracy"]
             ]
     assert values(one)["communication_volume"] is None
-
-
-def ranks_of(parent: int) -> dict[int, psutil.Process]:
-    found = {}
-    for process in psutil.Process(parent).children(recursive=True):
-        try:
-            command, environment = process.cmdline(), process.environ()
-        except psutil.Error:
-            continue
-        rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK"))
-        if rank is not None and "-m" in command and "run" in command and "holding" not in " ".join(command):
-            found[int(rank)] = process
-    return found
 
 
 def start(recipe: Path, out: Path, *words: str) -> subprocess.Popen[str]:

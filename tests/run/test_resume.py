@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,13 +25,12 @@ from deep5.results.result import load
 from deep5.results.store import result_folders
 from deep5.training import interruption
 from deep5.training.checkpointer import checkpoints
+from twins import events, of_run
 
 pytestmark = pytest.mark.usefixtures("warm")
 
 RECIPE = Path(__file__).parents[1] / "support" / "resume_recipe.py"
 STEPS = 12 * 14
-# Of samples.csv, the metrics that do not depend on a clock.
-NOT_CLOCKS = ("test_accuracy", "training_loss")
 
 
 def command(*words: str) -> list[str]:
@@ -70,25 +68,6 @@ def killed(out: Path, draw: np.random.Generator, *words: str) -> Path | None:
     return only(out) if status == -signal.SIGKILL else None
 
 
-def told(folder: Path) -> dict[str, Any]:
-    """Values that have to be bit-identical in two equal runs."""
-    result = load(folder)
-    rows = result.samples()
-    return {
-        "status": result.status,
-        "weights": hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest(),
-        "trained": result.document["provenance"]["trained_weights"],
-        "samples": {name: [(row.value, row.step, row.epoch) for row in rows[name]] for name in NOT_CLOCKS},
-        "values": {name: result.metric(name) for name in NOT_CLOCKS},
-    }
-
-
-def events(folder: Path) -> list[tuple[str, Any]]:
-    """The log of the run without its clock and without the entry of a resumed run."""
-    lines = [json.loads(line.split(" ", 1)[1]) for line in (folder / "events.mllog").read_text().splitlines()]
-    return [(line["key"], line["metadata"]) for line in lines if line["key"] != "deep5_resumed"]
-
-
 FRAMEWORKS = [
     "reference",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax", "onnxruntime", "openvino")),
@@ -118,8 +97,8 @@ def test_a_run_that_was_killed_at_random_moments_ends_with_the_same_bits(framewo
     assert times, "the run was done before it could be killed"
     finished("--out", str(out), *words, *resume)
     whole, folder = only(tmp_path / "whole"), only(out)
-    assert told(folder) == told(whole)
-    assert len(told(folder)["samples"]["training_loss"]) == STEPS
+    assert of_run(folder) == of_run(whole)
+    assert len(of_run(folder)["samples"]["samples.csv"]["training_loss"]) == STEPS
     assert events(folder) == events(whole)
     document = load(folder).document
     assert len(document["resumed"]) == times
@@ -148,7 +127,7 @@ def test_whoever_interrupts_a_run_loses_no_step(number: signal.Signals, tmp_path
     subprocess.run([*words, "--out", str(tmp_path / "whole")], timeout=300, check=True)
     whole = only(tmp_path / "whole")
     assert [entry["step"] for entry in load(folder).document["resumed"]] == [done]
-    assert told(folder) == told(whole)
+    assert of_run(folder) == of_run(whole)
     assert events(folder) == events(whole)
 
 

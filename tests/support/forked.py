@@ -48,6 +48,9 @@ PRELOADED = (
     "deep5.training.trainer",
 )
 
+ALSO: list[str] = []
+"""More modules that the server imports, for a program whose processes need them; set before it starts."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _COLD = subprocess.Popen  # whatever a test puts in its place
 _LOCK = threading.Lock()
@@ -173,7 +176,7 @@ def server() -> tuple[str, dict[str, str]]:
     # BLAS libraries start their threads when they are loaded, and a process with threads cannot be forked from.
     environment = {**os.environ, **dict.fromkeys(_ONE, "1")}
     started = _COLD(
-        [sys.executable, __file__, place],
+        [sys.executable, __file__, place, *ALSO],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=folder,
@@ -263,10 +266,12 @@ def _program(arguments: list[str], folder: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
+    for name in [*PRELOADED, *sys.argv[2:]]:
         __import__(name)
     if len(list(Path("/proc/self/task").iterdir())) != 1:
-        raise RuntimeError(f"an import of {', '.join(PRELOADED)} started a thread; remedy: leave it out")
+        raise RuntimeError(
+            f"an import of {', '.join([*PRELOADED, *sys.argv[2:]])} started a thread; remedy: leave it out"
+        )
     gc.freeze()  # children leave what they share as it is
     wanted = _serve(sys.argv[1])
     _program(wanted["arguments"], wanted["cwd"])

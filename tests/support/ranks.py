@@ -71,6 +71,20 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def ranks_of(parent: int) -> dict[int, psutil.Process]:
+    """The ranks that a `deep5 run` of this process ID started with mpiexec or torchrun, by number."""
+    found = {}
+    for process in psutil.Process(parent).children(recursive=True):
+        try:
+            command, environment = process.cmdline(), process.environ()
+        except psutil.Error:
+            continue
+        rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", environment.get("RANK")))
+        if rank is not None and command[1:4] == ["-m", "deep5", "run"]:  # neither the launcher nor a holder
+            found[int(rank)] = process
+    return found
+
+
 def _run(commands: list[list[str]], timeout_s: float) -> list[Ended]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     started: list[tuple[subprocess.Popen[bytes], Path]] = []
