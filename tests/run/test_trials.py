@@ -17,12 +17,15 @@ from typing import Any
 
 import pytest
 
+import trial_making
 import trials
+import twins
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
-from trial_faults import KILL, STOP, STOP_AND_KILL
+from trial_faults import KILL, STOP, STOP_AND_KILL, Attempt
+from trial_making import Lost, Making, Trial, Twin, content
 from trial_setups import COMPARISON, RANKS, RUN, SETUPS, STUDY
-from trials import TRIALS, Lost, Twin, drawn
+from trials import TRIALS, drawn
 
 PROGRAM = Path(trials.__file__)
 
@@ -71,10 +74,13 @@ import sys
 sys.path[:0] = [sys.argv[1]]
 from dataclasses import replace
 from pathlib import Path
+import trial_making
 import trials
+import twins
 from trial_faults import COMMAND, KILL, POINT, Fault
 from trial_setups import SETUPS
-from trials import Lost, Trial, Trials, prepare
+from trial_making import Lost, Trial
+from trials import Trials, prepare
 
 prepare()
 setup = SETUPS[0]
@@ -106,14 +112,14 @@ def test_a_run_that_resumes_to_other_bits_is_lost(tmp_path: Path) -> None:
 def making(tmp_path: Path) -> Any:
     """A trial whose run is finished and right."""
     setup = SETUPS[0]
-    making = trials._Making(trials.Trial(number=0, setup=setup, shares=()), None, tmp_path / "place")
+    making = Making(Trial(number=0, setup=setup, shares=()), None, tmp_path / "place")
     making.begin()
     making.scratch()
     recipe = load_recipe(making.place / "drawn.py")
     folder = execute(recipe, out=making.out, quiet=True).folder
-    content = trials.content(setup, folder)
-    events = trials.twins.events(folder)
-    making.twin = Twin(content=content, events=events, seconds=1.0, changes={}, lines=1, kib=4)
+    right = content(setup, folder)
+    events = twins.events(folder)
+    making.twin = Twin(content=right, events=events, seconds=1.0, changes={}, lines=1, kib=4)
     return making
 
 
@@ -150,7 +156,7 @@ def test_what_a_finished_run_lacks_is_lost(making: Any) -> None:
     making.twin = Twin(**{**vars(making.twin), "events": []})
     lost("the log differs")
     (making.temporary / "deep5-study-x").mkdir()
-    making.twin = Twin(**{**vars(making.twin), "events": trials.twins.events(folder)})
+    making.twin = Twin(**{**vars(making.twin), "events": twins.events(folder)})
     lost("temporary files are left: live/tmp/deep5-study-x")
 
 
@@ -158,12 +164,14 @@ def test_how_a_command_may_end(making: Any, monkeypatch: pytest.MonkeyPatch) -> 
     fault = drawn(0).shares[0]
     ended = {"status": -9, "error": "", "happened": True, "seconds": 1.0, "left": ()}
     assert fault.how == KILL
-    making._expect(fault, trials.Attempt(**ended))
+    making._expect(fault, Attempt(**ended))
     for change in ({"status": 1}, {"status": 3}, {"happened": False}):
         with pytest.raises(Lost):
-            making._expect(fault, trials.Attempt(**(ended | change)))
+            making._expect(fault, Attempt(**(ended | change)))
     for change, message in (({"error": "Traceback (most"}, "a traceback"), ({"left": ("7: python",)}, "processes are")):
-        monkeypatch.setattr(trials, "attempt", lambda *_, _change=change, **__: SimpleNamespace(**(ended | _change)))
+        monkeypatch.setattr(
+            trial_making, "attempt", lambda *_, _change=change, **__: SimpleNamespace(**(ended | _change))
+        )
         with pytest.raises(Lost, match=message):
             making.once(None)
 
