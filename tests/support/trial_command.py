@@ -37,7 +37,10 @@ def _serve_children() -> bool:
         os.close(held)
         os.dup2(lifeline, 0)  # it closes when this process ends
         os.dup2(answering, 1)
-        wanted = forked._serve(place)
+        try:
+            wanted = forked._serve(place)
+        except OSError:  # the command was killed while it asked for a child
+            os._exit(0)
         forked._program(wanted["arguments"], wanted["cwd"])
         return True
     os.close(answering)
