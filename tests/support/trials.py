@@ -169,6 +169,10 @@ def prepare() -> None:
     forked.server()  # its start counts towards no twin's time
 
 
+def _numbers(text: str) -> set[int]:
+    return set(map(int, text.split(",")))
+
+
 def main() -> int:
     """Make a range of trials."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -176,6 +180,7 @@ def main() -> int:
     parser.add_argument("last", type=int)
     parser.add_argument("--step", type=int, default=1, help="from one number to the next: several commands share them")
     parser.add_argument("--out", type=Path, help="where the folders of lost trials stay; default: a new folder")
+    parser.add_argument("--numbers", type=_numbers, help="of these, only the given ones, separated by commas")
     parser.add_argument("--setup", help="only trials of this set-up")
     parser.add_argument("--disks", action="store_true", help="only trials with a full disk")
     asked = parser.parse_args()
@@ -187,6 +192,8 @@ def main() -> int:
     made: Counter[tuple[str, str]] = Counter()
     skipped = 0
     for trial in map(drawn, range(asked.first, asked.last + 1, asked.step)):
+        if asked.numbers is not None and trial.number not in asked.numbers:
+            continue
         if asked.setup not in (None, trial.setup.name) or (asked.disks and not trial.disk):
             continue
         if trial.disk and os.environ[_MOUNTED] == "no":
