@@ -14,6 +14,7 @@ from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import OPERATORS, TRAINING
 from deep5.audit.numerics import parts_of
+from deep5.audit.verdict_rows import BUSY
 from deep5.core.plugins import registered
 from deep5.results.mllog import MLLogLine, read_mllog
 from deep5.results.result import EVENTS
@@ -25,8 +26,9 @@ __all__ = ["check_times", "logged"]
 # occasionally more on a busy machine: a share of the measured time.
 _SLACK_S, _SHARE = 0.01, 0.05
 _RESOLUTION_S = 1e-2
-# A busy machine may delay a process so long between two readings; the median of several epochs ignores it.
-_DELAY_S = 0.2
+# A busy machine may delay a process so long between two readings; the median of several epochs ignores it. Longer where
+# the result reports that other programs use the processors.
+_DELAY_S, _DELAY_BUSY_S = 0.2, 1.0
 # Times of one clock are sums of nanoseconds in float64.
 _TICK_S, _ROUNDING = 1e-6, 1e-9
 # Maximum ratio of the middle epoch's time between samples and events, and the minimum share of the time between two
@@ -245,14 +247,15 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
             _hold_within(ledger, number, seconds, steps_s, clocks.get(number, math.inf) - clocks.get(number - 1, 0.0))
         if number in trained and number not in torn and (single or count in (0, taken)):
             pairs.append((seconds, trained[number] - (off if count not in (0, taken) else 0.0)))
-    _hold_epochs(ledger, "the throughput", pairs)
+    delay_s = _DELAY_BUSY_S if ((document["resources"] or {}).get("others_share") or 0.0) >= BUSY else _DELAY_S
+    _hold_epochs(ledger, "the throughput", pairs, delay_s)
     # From one end to the next: before an epoch starts, checkpoints and samples are written.
     pairs = [
         (clocks[number] - clocks[number - 1], (ended[number] - ended[number - 1]) / 1e3)
         for number in clocks
         if number - 1 in clocks and {number, number - 1} <= ended.keys() and not {number, number - 1} & torn
     ]
-    _hold_epochs(ledger, "the wall-clock time", pairs)
+    _hold_epochs(ledger, "the wall-clock time", pairs, delay_s)
 
 
 def _hold_within(ledger: Ledger, number: int, seconds: float, steps_s: float, whole_s: float) -> None:
@@ -265,12 +268,12 @@ def _hold_within(ledger: Ledger, number: int, seconds: float, steps_s: float, wh
     )
 
 
-def _hold_epochs(ledger: Ledger, what: str, pairs: Sequence[tuple[float, float]]) -> None:
+def _hold_epochs(ledger: Ledger, what: str, pairs: Sequence[tuple[float, float]], delay_s: float) -> None:
     """Compare medians of seconds by samples and by events: a single epoch may have been delayed between them."""
     if not pairs:
         return
     reported, seen = (median(own) for own in zip(*pairs, strict=True))
-    room = _DELAY_S if len(pairs) < _SERIES else _RESOLUTION_S
+    room = delay_s if len(pairs) < _SERIES else _RESOLUTION_S
     low, high = seen / _EPOCH - room, seen * _EPOCH + room
     ledger.hold(
         8,

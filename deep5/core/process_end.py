@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from dataclasses import dataclass
 
-__all__ = ["OUT_OF_MEMORY", "Ended", "how_ended", "last_lines"]
+__all__ = ["OUT_OF_MEMORY", "Ended", "full_disk", "how_ended", "last_lines"]
 
 OUT_OF_MEMORY = "; the system does so when memory runs out"
 """Why a process may be ended by SIGKILL, as the part of a message."""
 
 _LINES, _LINES_BYTES = 3, 20_000
+# Launchers and frameworks need more than this for their temporary files, which they remove when they end.
+_ROOM_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +75,22 @@ def last_lines(said: bytes) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
     last = " | ".join(line[:200] for line in lines[-_LINES:])
     return f"; its last output: {last}" if last else ""
+
+
+def full_disk() -> str:
+    """That the disk of temporary files has no room, as the part of a message on a process that failed; otherwise empty.
+
+    Not every program says so: MPI ends without a reason.
+    """
+    # Python's own choice would be another folder, since this one has no room.
+    folder = os.environ.get("TMPDIR") or tempfile.gettempdir()
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return ""
+    # Some file systems do not count files.
+    free = found.f_bavail * found.f_frsize
+    if free >= _ROOM_BYTES and (found.f_favail or not found.f_files):
+        return ""
+    left = f"{free >> 10} KiB" if free < _ROOM_BYTES else "no file"
+    return f"; the disk of {folder} has room for {left} only; remedy: free some space, or set TMPDIR to another folder"

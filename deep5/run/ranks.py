@@ -29,6 +29,7 @@ __all__ = ["Launcher", "run_by_command", "run_program", "run_with_ranks"]
 
 Launcher = Literal["mpiexec", "torchrun", "threads"]
 
+_ERRORS = (1, 2, 3)  # exit statuses of a rank that ends with an error of deep5
 _OWN_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
@@ -285,7 +286,8 @@ def _start(
         if ended.reason is not None and ended.failed is not None and not ended.alike:
             message, reason = _named(message, reason, ended.failed, ranks)
         _mark(folder, reason)
-        error = _Ended(message, ended.status)
+        # A library may end a rank with a status that deep5 does not have.
+        error = _Ended(message, ended.status if ended.status in _ERRORS else 3)
         if ended.trace is not None:
             error.add_note(f"on rank {ended.failed} of {ranks}:\n{ended.trace}")
         raise error

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +19,7 @@ import pytest
 import child_jobs as jobs
 from deep5.core import child_process
 from deep5.core.child_process import supervise
-from deep5.core.process_end import how_ended, last_lines
+from deep5.core.process_end import full_disk, how_ended, last_lines
 from deep5.core.process_tree import descendants, is_alive
 from deep5.core.python_child import ask, keep, python_command, run_function
 
@@ -208,3 +210,17 @@ def test_words_for_ends_and_output() -> None:
     assert how_ended(-signal.SIGABRT) == "was killed by SIGABRT"
     assert last_lines(b" \n-----\n") == ""
     assert last_lines(b"a" * 300 + b"\n") == f"; its last output: {'a' * 200}"
+
+
+def test_a_full_disk_of_temporary_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert full_disk() == ""
+    own = os.statvfs(tempfile.gettempdir())
+    fields = dict(zip(("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail"), own, strict=False))
+    for changed, full in (
+        ({"bavail": 1}, True),
+        ({"favail": 0, "files": 100}, True),
+        ({"favail": 0, "files": 0}, False),
+    ):
+        found = SimpleNamespace(**{f"f_{name}": value for name, value in {**fields, **changed}.items()})
+        monkeypatch.setattr(os, "statvfs", lambda folder, found=found: found)
+        assert ("only; remedy: free some space, or set TMPDIR" in full_disk()) == full

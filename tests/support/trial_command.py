@@ -39,7 +39,7 @@ def _serve_children() -> bool:
         os.dup2(answering, 1)
         try:
             wanted = forked._serve(place)
-        except OSError:  # the command was killed while it asked for a child
+        except OSError:  # the command was killed while it requested a child
             os._exit(0)
         forked._program(wanted["arguments"], wanted["cwd"])
         return True

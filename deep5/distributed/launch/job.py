@@ -18,7 +18,7 @@ import psutil
 
 from deep5.core.child_process import start
 from deep5.core.communicator import TIMEOUT_S
-from deep5.core.process_end import OUT_OF_MEMORY, how_ended, last_lines
+from deep5.core.process_end import OUT_OF_MEMORY, full_disk, how_ended, last_lines
 from deep5.core.process_tree import ancestors, descendants, is_alive, kill_processes
 from deep5.distributed.launch.output import RankOutput
 from deep5.distributed.launch.silent import StoppedRanks, state_of
@@ -333,11 +333,11 @@ class RankJob:
         )
 
     def _printed(self) -> str:
-        return last_lines((self.folder / "launcher.txt").read_bytes())
+        return last_lines((self.folder / "launcher.txt").read_bytes()) + full_disk()
 
     def _tail(self, rank: int) -> str:
         sleep(_LOOK_S)  # its last lines are in flight
-        return self._output.tail(rank)
+        return self._output.tail(rank) + full_disk()
 
     def _result_folder(self) -> Path | None:
         reported = (self._read(f"rank-{rank}.json").get("folder") for rank in range(self.ranks))
