@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -159,6 +160,31 @@ def _generators() -> dict[str, Any]:
     return found
 
 
+class _Collection:
+    """Whether the garbage collector rests: it is one for all threads, of which several may trace."""
+
+    lock = threading.Lock()
+    inside = 0
+    was_enabled = False
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection: a framework may read the clock in its callbacks, as JAX does, on any thread."""
+    with _Collection.lock:
+        if not _Collection.inside:
+            _Collection.was_enabled = gc.isenabled()
+            gc.disable()
+        _Collection.inside += 1
+    try:
+        yield
+    finally:
+        with _Collection.lock:
+            _Collection.inside -= 1
+            if not _Collection.inside and _Collection.was_enabled:
+                gc.enable()
+
+
 @contextmanager
 def _calls(seen: set[str]) -> Iterator[None]:
     """Inside the context, note what cannot be seen in a result: reading the clock, or randomness of the system.
@@ -183,13 +209,9 @@ def _calls(seen: set[str]) -> Iterator[None]:
                 if caller == "__main__" or caller not in sys.stdlib_module_names:
                     seen.add("the time")
 
-    # A framework may read the clock in the garbage collector's callbacks, as JAX does.
-    collects = gc.isenabled()
-    gc.disable()
-    sys.setprofile(watch)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-        if collects:
-            gc.enable()
+    with _without_collection():
+        sys.setprofile(watch)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)

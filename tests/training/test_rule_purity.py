@@ -14,6 +14,7 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ import pytest
 import deep5 as d5
 from deep5.core.errors import RuleError, UsageError
 from deep5.training.frozen_value import frozen
+from deep5.training.purity import _without_collection
 from deep5.training.trace import trace_rule
 
 Update = Callable[..., Any]
@@ -527,6 +529,17 @@ def test_the_environment_is_watched() -> None:
             kernel.update({"w": np.zeros(3)}, d5.StepInfo(batch_size=1))
     finally:
         del os.environ["DEEP5_TEST_FACTOR"]
+
+
+def test_a_thread_that_ends_its_trace_does_not_start_the_collector_of_another() -> None:
+    def trace() -> None:
+        trace_rule(d5.SGD(0.1))
+
+    with _without_collection():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(trace).result()
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_a_collector_that_reads_the_clock_accuses_no_rule() -> None:
