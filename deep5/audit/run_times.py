@@ -22,8 +22,8 @@ from deep5.results.samples_file import SampleRow
 
 __all__ = ["check_times", "logged"]
 
-# Times of events are in whole milliseconds; between an event and the adjacent clock reading are some microseconds,
-# occasionally more on a busy machine: a share of the measured time.
+# Times of events are in milliseconds, without fractions; between an event and the adjacent clock reading are some
+# microseconds, occasionally more on a busy machine: a share of the measured time.
 _SLACK_S, _SHARE = 0.01, 0.05
 _RESOLUTION_S = 1e-2
 # A busy machine may delay a process so long between two readings; the median of several epochs ignores it. Longer where
@@ -165,13 +165,13 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
         f"the run was resumed {again} times by its events; stored {len(document['resumed'])}",
     )
     accuracies = [float(line.value) * 100 for line in by_key.get("eval_accuracy", ())]
-    judged = samples.get("test_accuracy")
-    if judged is not None:
+    scores = samples.get("test_accuracy")
+    if scores is not None:
         ledger.hold(
             8,
-            len(judged) == len(accuracies)
-            and all(math.isclose(s.value, a, rel_tol=1e-9) for s, a in zip(judged, accuracies, strict=True)),
-            f"the accuracies are not those of the events; stored {[s.value for s in judged]!r:.80}, follows "
+            len(scores) == len(accuracies)
+            and all(math.isclose(s.value, a, rel_tol=1e-9) for s, a in zip(scores, accuracies, strict=True)),
+            f"the accuracies are not those of the events; stored {[s.value for s in scores]!r:.80}, follows "
             f"{accuracies!r:.80}",
         )
     requested = parts_of(document).get("epochs")

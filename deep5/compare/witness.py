@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from deep5.training.replay import Batch, Make
 __all__ = ["WITNESSED", "not_trained", "reuses_inference"]
 
 WITNESSED = 5
-"""Steps that are taken beside the reference after a timed training."""
+"""Steps that are taken beside the reference after a timed training, at most."""
+# After this, no further step begins: the reference takes minutes for a step of a large network.
+_MOST_S = 5.0
 # The proof has the tight tolerances; this finds what computes something else. In float32, a thousand times the rounding
 # of a deep network; losses below a hundredth of the first one may have fewer correct digits. Shorter element types, and
 # products in TF32, have three.
@@ -40,7 +43,7 @@ def not_trained(trainer: Any, batches: Sequence[Batch], make: Make) -> str | Non
 
     Args:
         trainer: The trainer of the timed steps; its training continues.
-        batches: NumPy arrays, for a step each.
+        batches: NumPy arrays, for a step each; the first always has one, the others within five seconds.
         make: Creates the same optimizer for the reference.
 
     Returns:
@@ -52,8 +55,10 @@ def not_trained(trainer: Any, batches: Sequence[Batch], make: Make) -> str | Non
     shared = plain and isinstance(optimizer, RuleOptimizer)
     right = _Beside(with_precision(executor.network, "float64"), make if shared else None)
     single = _Beside(executor.network, make if shared else None)
-    allowed, first = _allowed(executor), None
+    allowed, first, begin = _allowed(executor), None, perf_counter()
     for offset, (given, inputs) in enumerate(batches):
+        if offset and perf_counter() - begin > _MOST_S:
+            break
         info = given._replace(step=trainer.step + offset, epoch=trainer.epoch)
         before = _copied(executor.state_dict())
         states = _copied(optimizer.train_step.state_dict()) if shared else {}
