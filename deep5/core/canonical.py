@@ -7,7 +7,10 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
 from deep5.core.python_source import source_of, syntax_hash
 
-__all__ = ["canonical", "canonical_hash", "check_nesting", "copied", "names_file"]
+__all__ = ["canonical", "canonical_hash", "captured", "check_nesting", "copied", "given_in_function", "names_file"]
 
 # Levels of dicts and lists in a recipe's value, values in all of them, and bits of an integer: JSON, and Python's text
 # of an integer, have limits too.
@@ -38,6 +41,9 @@ _REGISTRY = {
     "gradient_modifier": "gradient_modifiers",
     "framework": "frameworks",
 }
+_DESCRIPTORS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
+# Identities of the functions and classes whose captured values are being described.
+_OUTSIDE: ContextVar[frozenset[int]] = ContextVar("outside", default=frozenset())
 # Under these keys a string may also name an object in a file.
 _IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
 
@@ -210,14 +216,74 @@ def _component(component: Any, key: str, strict: bool, by_text: bool) -> Any:
         raise RecipeError(
             f"{key!r} holds {name!r}, whose source cannot be found; remedy: define it in a file"
         ) from error
-    # The variables that a closure captures are part of its behavior.
-    cells = zip(component.__code__.co_freevars, component.__closure__ or (), strict=True) if _closes(component) else ()
-    closure = {
-        free: canonical(cell.cell_contents, key, strict=strict, by_text=by_text)
-        for free, cell in cells
-        if cell.cell_contents is not component
+    held = _held(component, functools.partial(canonical, key=key, strict=strict, by_text=by_text))
+    return {"object": name, "source": source, **held}
+
+
+def _held(component: Any, within: Callable[[Any], Any]) -> dict[str, Any]:
+    """What a function or class holds besides its source: what it captures, and what a function that defines it gives it
+    as defaults and attributes."""
+    outside = _OUTSIDE.get()
+    if id(component) in outside:  # it refers to itself, perhaps by way of others
+        return {}
+    found = {}
+    token = _OUTSIDE.set(outside | {id(component)})
+    try:
+        if inspect.isfunction(component):
+            found["closure"] = {name: within(value) for name, value in captured(component) if value is not component}
+        if "<locals>" in component.__qualname__:
+            found["defaults"] = {
+                name: _described(value, within, set())
+                for name, value in given_in_function(component)
+                if value is not component
+            }
+    finally:
+        _OUTSIDE.reset(token)
+    return {name: values for name, values in found.items() if values}
+
+
+def captured(function: Any) -> Iterator[tuple[str, Any]]:
+    """The variables that a function captures, by name."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+        with suppress(ValueError):  # not set yet
+            yield name, cell.cell_contents
+
+
+def given_in_function(component: Any) -> Iterator[tuple[str, Any]]:
+    """What a function that defines a function or class in itself gives it, by place: defaults; of a class, attributes,
+    and what its methods capture."""
+    if isinstance(component, type):
+        for name, value in sorted(vars(component).items()):
+            parts = [getattr(value, part, None) for part in ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")]
+            functions = [each for each in (value, *parts) if inspect.isfunction(each)]
+            for function in functions:
+                yield from ((f"{name}.{place}", held) for place, held in captured(function))
+                yield from ((f"{name}.{place}", held) for place, held in given_in_function(function))
+            if not functions and not name.startswith("__") and not isinstance(value, _DESCRIPTORS):
+                yield name, value
+        return
+    keywords = getattr(component, "__kwdefaults__", None) or {}
+    yield from ((str(number), value) for number, value in enumerate(getattr(component, "__defaults__", None) or ()))
+    yield from sorted(keywords.items())
+
+
+def _described(value: Any, within: Callable[[Any], Any], seen: set[int]) -> Any:
+    """A value that code holds; one without a canonical form by its type and attributes."""
+    try:
+        return within(value)
+    except RecipeError:
+        kind = type(value)
+    if inspect.ismodule(value):
+        return {"module": value.__name__}
+    if id(value) in seen:
+        return {"object": kind.__qualname__}
+    seen = seen | {id(value)}
+    held = {str(name): _described(each, within, seen) for name, each in sorted(getattr(value, "__dict__", {}).items())}
+    return {
+        "object": _described(kind, within, seen) if is_own_module(kind.__module__) else kind.__qualname__,
+        "is": held,
     }
-    return {"object": name, "source": source, **({"closure": closure} if closure else {})}
 
 
 def _file_component(text: str, beside: Path | None, by_text: bool) -> Any:
@@ -234,10 +300,6 @@ def _file_content(text: str, beside: Path | None) -> Any:
     """A weights file is identified by its content, not by its path."""
     path = Path(beside or "", text)
     return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if is_file(path) else text
-
-
-def _closes(component: Any) -> bool:
-    return inspect.isfunction(component) and bool(component.__closure__)
 
 
 def _own(component: Any) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.core.canonical import names_file
+from deep5.core.canonical import captured, given_in_function, names_file
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import Deep5Error, RecipeError
 from deep5.core.own_files import file_of, is_own_module, is_users
@@ -126,8 +126,8 @@ def _code(roots: Iterable[_Root], path: Path | None, source: bytes | None) -> tu
     return code, files
 
 
-def _roots(value: Any, folder: Path | None, key: str = "") -> Iterator[_Root]:
-    """The user's components in a value of the fixed part."""
+def _roots(value: Any, folder: Path | None, key: str = "", outside: frozenset[int] = frozenset()) -> Iterator[_Root]:
+    """The user's components in a value of the fixed part; `outside`: identities of the code that holds the value."""
     if isinstance(value, str):
         if names_file(key, value):
             file = Path(folder or "", value.rpartition(":")[0])
@@ -137,22 +137,19 @@ def _roots(value: Any, folder: Path | None, key: str = "") -> Iterator[_Root]:
                     named = named_in_file(value, folder)
                 except Deep5Error:
                     return  # reported where the component is used
-                yield from _roots(named, folder)
+                yield from _roots(named, folder, outside=outside)
         elif key == "bare" and ":" in value:
             yield _Root(component=value)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _roots(inner, folder, key or str(name))
+            yield from _roots(inner, folder, key or str(name), outside)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _roots(inner, folder, key)
+            yield from _roots(inner, folder, key, outside)
     elif isinstance(value, functools.partial):
-        yield from _roots([value.func, value.args, value.keywords], folder)
-    elif isinstance(value, type):
-        if is_own_module(value.__module__):
-            yield _Root(component=value)
-    elif inspect.isroutine(value):
-        yield from _of_function(value, folder)
+        yield from _roots([value.func, value.args, value.keywords], folder, outside=outside)
+    elif isinstance(value, type) or inspect.isroutine(value):
+        yield from _of_code(value, folder, outside)
     else:
         if is_own_module(type(value).__module__):
             yield _Root(component=type(value))
@@ -161,22 +158,23 @@ def _roots(value: Any, folder: Path | None, key: str = "") -> Iterator[_Root]:
                 described = describe()
             except Exception:
                 return
-            yield from _roots(described, folder)
+            yield from _roots(described, folder, outside=outside)
 
 
-def _of_function(value: Any, folder: Path | None) -> Iterator[_Root]:
+def _of_code(value: Any, folder: Path | None, outside: frozenset[int]) -> Iterator[_Root]:
+    """A function or class, the object of a method, and the components that they hold."""
     if is_own_module(str(getattr(value, "__module__", None))):
         yield _Root(component=value)
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):
-        yield from _roots(owner, folder)
-    for cell in getattr(value, "__closure__", None) or ():
-        try:
-            captured = cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-        if captured is not value:
-            yield from _roots(captured, folder)
+    if id(value) in outside:  # it refers to itself, perhaps by way of others
+        return
+    outside = outside | {id(value)}
+    owner = None if isinstance(value, type) else getattr(value, "__self__", None)
+    held = [] if owner is None or inspect.ismodule(owner) else [owner]
+    held += [inner for _, inner in captured(value)]
+    if "<locals>" in value.__qualname__:
+        held += [inner for _, inner in given_in_function(value)]
+    for inner in held:
+        yield from _roots(inner, folder, outside=outside)
 
 
 def _add(code: Code, files: set[str], root: _Root, path: Path | None, source: bytes | None) -> None:
@@ -198,10 +196,13 @@ def _add(code: Code, files: set[str], root: _Root, path: Path | None, source: by
         own = source if source is not None and path is not None else Path(file).read_bytes()
         package = str(getattr(module, "__package__", "") or "")
         code.add_part(file, own, [component.__qualname__.partition(".")[0]], package)
-    elif component.__module__.startswith("deep5_component_"):
+        return
+    if component.__module__.startswith("deep5_component_"):
         code.add_part(file, Path(file).read_bytes(), None)
     else:
         code.add_module(component.__module__, file, folder)
+    if source is not None:
+        code.add_changes(str(path), source)
 
 
 def _of_operator(component: Any) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from deep5.core.own_files import is_own_file
 
-__all__ = ["Opened", "forget_opened_by", "noting", "opened_by"]
+__all__ = ["Opened", "forget_opened_by", "not_noting", "noting", "opened_by"]
 
 _LOCAL = threading.local()
 _INSTALLED: list[bool] = []
@@ -62,6 +62,16 @@ def noting() -> Iterator[Opened]:
         if before is not None:
             before.read.update(opened.read)
             before.written.update(opened.written)
+
+
+@contextmanager
+def not_noting() -> Iterator[None]:
+    """Do not note the files that this thread opens: deep5 reads them itself."""
+    before, _LOCAL.opened = getattr(_LOCAL, "opened", None), None
+    try:
+        yield
+    finally:
+        _LOCAL.opened = before
 
 
 def opened_by(module_file: str) -> dict[str, int]:

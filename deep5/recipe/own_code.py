@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import os
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from deep5.core.own_files import file_of, is_own_file
 from deep5.core.python_source import parse, syntax_hash, syntax_hash_of
-from deep5.recipe.slices import is_type_checking, reached
+from deep5.recipe.effects import is_type_checking
+from deep5.recipe.opened_files import not_noting
+from deep5.recipe.slices import reached
 
 __all__ = ["Code"]
 
@@ -51,12 +54,27 @@ class Code:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self.parts.add(hashlib.sha256(source).hexdigest())
             return
-        statements = body if names is None else reached(body, names)
+        statements = body if names is None else reached(body, names, functools.partial(_source, folder=folder))
         self.parts.add(syntax_hash_of(statements))
+        self._add_statements(file, statements, package)
+
+    def add_changes(self, file: str, source: bytes) -> None:
+        """Add the part of a recipe's file that changes what components in other files compute."""
+        try:
+            body = parse(source).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return
+        folder = str(Path(file).resolve().parent)
+        statements = reached(body, None, functools.partial(_source, folder=folder))
+        if statements:
+            self.parts.add(syntax_hash_of(statements))
+            self._add_statements(file, statements, "")
+
+    def _add_statements(self, file: str, statements: Sequence[ast.stmt], package: str) -> None:
         self.lines.setdefault(os.path.realpath(file), []).extend(
             (statement.lineno, statement.end_lineno or statement.lineno) for statement in statements
         )
-        self._follow(statements, package, folder)
+        self._follow(statements, package, str(Path(file).resolve().parent))
 
     def add_module(self, name: str, file: str, folder: str) -> None:
         """Add a module, the packages that it is in, and the modules that it imports.
@@ -90,9 +108,9 @@ class Code:
 
     def add_named(self, name: str, folder: str) -> None:
         """Add a module by name, and what it imports; a name that is none of the user's modules adds nothing."""
-        parts = name.split(".")
-        if parts[0] in sys.stdlib_module_names or parts[0] in ("deep5", "__main__"):
+        if _is_others(name):
             return
+        parts = name.split(".")
         for depth in range(1, len(parts) + 1):
             own = ".".join(parts[:depth])
             if own not in self.modules and (file := _located(own, folder)) is not None:
@@ -127,6 +145,22 @@ def _literal_import(call: ast.Call) -> str | None:
     if name in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
         return first.value
     return None
+
+
+def _is_others(name: str) -> bool:
+    first = name.partition(".")[0]
+    return first in sys.stdlib_module_names or first in ("deep5", "__main__")
+
+
+def _source(name: str, folder: str) -> bytes | None:
+    """The source of a module of the user's; None for other modules."""
+    if _is_others(name) or (file := _located(name, folder)) is None:
+        return None
+    try:
+        with not_noting():
+            return Path(file).read_bytes()
+    except OSError:
+        return b""
 
 
 def _located(name: str, folder: str) -> str | None:

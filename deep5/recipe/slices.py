@@ -10,16 +10,15 @@ from __future__ import annotations
 import ast
 import builtins
 import symtable
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["is_type_checking", "reached"]
+from deep5.recipe.effects import PARTS, Scope, is_type_checking, root_of
 
-_PARTS = {"FIXED", "MUTABLE", "METRICS", "SIZES"}
+__all__ = ["reached"]
+
 # A function that is called by one of these may use any name of its file.
 _ANY_NAME = {"globals", "locals", "vars", "eval", "exec"}
-# Calls without an effect on what a component computes.
-_SHOWS = {"print", "warn", "filterwarnings", "simplefilter"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,29 +28,39 @@ class _Unit:
     Attributes:
         statement: The statement.
         binds: Names that it sets or changes.
+        changes: Names whose objects it may change.
         uses: Names of the file that it uses.
         acts: Whether it may have an effect that no name shows.
     """
 
     statement: ast.stmt
     binds: frozenset[str]
+    changes: frozenset[str]
     uses: frozenset[str]
     acts: bool
 
 
-def reached(body: Sequence[ast.stmt], names: Iterable[str]) -> list[ast.stmt]:
-    """The statements of a file that definitions in it depend on, in their order.
+def reached(
+    body: Sequence[ast.stmt], names: Iterable[str] | None, own_source: Callable[[str], bytes | None]
+) -> list[ast.stmt]:
+    """The statements of a file that definitions depend on, in their order.
 
     Args:
         body: The file's statements.
-        names: The names that are defined; if one of them is not, all statements except the recipe's parts count.
+        names: The names that are defined in it; if one of them is not, all statements except the recipe's parts count.
+            None: definitions of other files; what changes modules of the user's counts, and what acts on anything.
+        own_source: Gives the source of a module of the user's by its name; None for other modules.
     """
     statements = [statement for statement in body if not _is_left_out(statement)]
-    imported = {name for statement in statements for name in _imported(statement)}
-    units = [_unit(statement, imported) for statement in statements]
+    scope = Scope(statements, own_source)
+    units = [_unit(statement, scope) for statement in statements]
     bound = {name for unit in units for name in unit.binds}
     used = {name for unit in units for name in unit.uses}
-    needed, taken = set(names), [_acts(unit, used) for unit in units]
+    if names is None:
+        own = {name for name in scope.imports if scope.is_own(name)}
+        needed, taken = set[str](), [_acts(unit, used) or bool(unit.changes & own) for unit in units]
+    else:
+        needed, taken = set(names), [_acts(unit, used) for unit in units]
     everything = not needed <= bound
     while not everything:
         more = {name for unit, own in zip(units, taken, strict=True) if own for name in unit.uses}
@@ -62,7 +71,7 @@ def reached(body: Sequence[ast.stmt], names: Iterable[str]) -> list[ast.stmt]:
             break
         taken = now
     if everything:
-        taken = [not unit.binds or not unit.binds <= _PARTS for unit in units]
+        taken = [not unit.binds or not unit.binds <= PARTS for unit in units]
     return [unit.statement for unit, own in zip(units, taken, strict=True) if own]
 
 
@@ -74,95 +83,39 @@ def _acts(unit: _Unit, used: set[str]) -> bool:
     return unit.acts
 
 
-def is_type_checking(statement: ast.AST) -> bool:
-    """Whether a statement is `if TYPE_CHECKING:`, whose body does not run."""
-    if not isinstance(statement, ast.If):
-        return False
-    test = statement.test
-    name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
-    return name == "TYPE_CHECKING"
-
-
 def _is_left_out(statement: ast.stmt) -> bool:
-    """Whether a statement does nothing while the file is loaded as a recipe."""
+    """Whether a statement does nothing while the file is loaded."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return True
     if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
         return True
-    if not isinstance(statement, ast.If):
-        return isinstance(statement, ast.Pass)
-    if is_type_checking(statement) and not statement.orelse:
-        return True
-    test = statement.test
+    return isinstance(statement, ast.Pass) or is_type_checking(statement)
+
+
+def _is_program(statement: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__":`, which runs only where the file is started as a program.
+
+    What it sets or changes counts; that it runs a recipe does not.
+    """
+    if not isinstance(statement, ast.If) or statement.orelse or not isinstance(statement.test, ast.Compare):
+        return False
+    sides = [statement.test.left, *statement.test.comparators]
     return (
-        isinstance(test, ast.Compare)
-        and any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
-        and any(isinstance(node, ast.Constant) and node.value == "__main__" for node in ast.walk(test))
-        and not statement.orelse
+        [type(each) for each in statement.test.ops] == [ast.Eq]
+        and any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+        and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
     )
 
 
-def _imported(statement: ast.stmt) -> Iterator[str]:
-    for node in _own_nodes(statement):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-
-
-def _unit(statement: ast.stmt, imported: set[str]) -> _Unit:
-    binds: set[str] = set()
-    acts = isinstance(statement, (ast.Assert, ast.Raise))
-    for node in _own_nodes(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            binds.add(node.id)
-        elif isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            binds.add(_root(node) or "")
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            binds.add(node.name)
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-            binds.update([node.name] if node.name else [])
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            binds.update(alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*")
-            acts = acts or any(alias.name == "*" for alias in node.names)
-        elif isinstance(node, ast.Expr):
-            changed, effect = _called(node.value, imported)
-            binds.update(changed)
-            acts = acts or effect
-    # A function may set a name of the file.
-    binds.update(name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names)
+def _unit(statement: ast.stmt, scope: Scope) -> _Unit:
+    found = scope.effects(statement, is_program=_is_program(statement))
     return _Unit(
-        statement=statement, binds=frozenset(binds - {""}), uses=frozenset(_uses(statement)), acts=acts or "" in binds
+        statement=statement,
+        binds=frozenset(found.sets | found.changes),
+        changes=frozenset(found.changes),
+        uses=frozenset(_uses(statement)),
+        acts=found.acts,
     )
-
-
-def _called(value: ast.expr, imported: set[str]) -> tuple[set[str], bool]:
-    """The names that an expression statement changes, and whether it may have another effect."""
-    if isinstance(value, ast.Constant):
-        return set(), False
-    if not isinstance(value, ast.Call):
-        return set(), True
-    called = value.func
-    last = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    if last in _SHOWS:
-        return set(), False
-    if isinstance(called, ast.Attribute) and (root := _root(called)) and root not in imported:
-        return {root}, False  # a method of an object of this file, such as PARTS.update(...)
-    return set(), True
-
-
-def _root(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement outside of functions, classes and lambdas, whose bodies have their own names."""
-    yield statement
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-        return
-    for node in ast.iter_child_nodes(statement):
-        if not is_type_checking(node):
-            yield from _own_nodes(node)
 
 
 def _uses(statement: ast.stmt) -> set[str]:
@@ -178,6 +131,6 @@ def _uses(statement: ast.stmt) -> set[str]:
         tables += inner.get_children()
         found |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
     # A change in place also uses the name.
-    if isinstance(statement, ast.AugAssign) and (root := _root(statement.target)):
+    if isinstance(statement, ast.AugAssign) and (root := root_of(statement.target)):
         found.add(root)
     return {name for name in found if name in _ANY_NAME or not hasattr(builtins, name)}

@@ -327,6 +327,135 @@ def test_another_recipe_has_another_hash(name: str, tmp_path: Path, monkeypatch:
     assert hash_of(path) != first
 
 
+def changed(use: str, text: str, **parts: str) -> tuple[Files, Files]:
+    """Two recipes whose rule reads `use`, which the top of the file sets to 2 and to 3, by way of `text`."""
+    two, three = ({"own.py": rule(use, top=text, **parts).replace("$", value)} for value in "23")
+    return dict(two), dict(three)
+
+
+# Statements that change what the rule reads without naming it, or in code that is not a plain assignment.
+REGISTER = "TABLE = {'f': 1}\ndef register(f):\n    TABLE['f'] = f()\n    return f\n"
+MODULE: Files = {"helpers.py": "F = 1\nT = {'f': 1}\ndef put(x):\n    global F\n    F = x\n", "own.py": ""}
+PART = "import deep5 as d5\nF = 1\n" + RULE.format(factor="F")
+DEFAULT = (
+    "def make(x):\n    def modify(name, param, grad, x=x): return grad * x\n    return modify\n"
+    "FIXED['gradient_modifier'] = make($)"
+)
+
+
+def made(text: str) -> tuple[Files, Files]:
+    """Two recipes whose rule is a class that a function creates for 2 and for 3."""
+    end = f"def make(x):\n    {text}\nFIXED['optimizer'] = make($)"
+    two, three = ({"own.py": rule("1", end=end).replace("$", value)} for value in "23")
+    return dict(two), dict(three)
+
+
+CHANGES = {
+    "a decorator that registers": changed("TABLE['f']", REGISTER + "@register\ndef f(): return $"),
+    "a decorator with arguments": changed(
+        "TABLE['f']",
+        "TABLE = {}\ndef put(x):\n    def inner(f):\n        TABLE['f'] = x\n        return f\n    return inner\n"
+        "@put($)\ndef f(): pass",
+    ),
+    "a decorator that is a method": changed(
+        "R.t['f']",
+        "class Table:\n    t = {}\n    def add(self, f):\n        self.t['f'] = f()\n        return f\n"
+        "R = Table()\n@R.add\ndef f(): return $",
+    ),
+    "a decorated class": changed(
+        "TABLE['f'].v", "TABLE = {}\ndef put(c):\n    TABLE['f'] = c\n    return c\n@put\nclass C:\n    v = $"
+    ),
+    "a base that registers": changed(
+        "Base.all[0].v",
+        "class Base:\n    all = []\n    def __init_subclass__(cls): Base.all.append(cls)\nclass C(Base):\n    v = $",
+    ),
+    "a base's base that registers": changed(
+        "ALL[0].v",
+        "ALL = []\nclass Base:\n    def __init_subclass__(cls): ALL.append(cls)\nclass Mid(Base): v = 0\n"
+        "class C(Mid):\n    v = $\nALL.reverse()",
+    ),
+    "a metaclass": changed(
+        "ALL[0].v",
+        "ALL = []\nclass Meta(type):\n    def __init__(cls, *a): ALL.append(cls)\nclass C(metaclass=Meta):\n    v = $",
+    ),
+    "an assigned call": changed("T['f']", "T = {'f': 1}\n_ = T.update(f=$)"),
+    "a call in an expression": changed("T['f']", "T = {}\nx = [1, T.setdefault('f', $)]"),
+    "a comprehension": changed("T[0]", "T = []\nx = [T.append(each) for each in ($,)]"),
+    "an alias": changed("T['f']", "T = {'f': 1}\nOTHER = T\nOTHER['f'] = $"),
+    "an alias of a part": changed("T['in']['f']", "T = {'in': {'f': 1}}\nINNER = T['in']\nINNER['f'] = $"),
+    "an alias in a list": changed("T['f']", "T = {'f': 1}\nfor each in [T]:\n    each['f'] = $"),
+    "an alias by a function": changed("T['f']", "T = {'f': 1}\ndef get(): return T\nOTHER = get()\nOTHER['f'] = $"),
+    "a function that is assigned": changed("T['f']", "T = {}\ndef put(x): T['f'] = x\n_ = put($)"),
+    "a function that changes its argument": changed("T['f']", "T = {}\ndef put(t): t['f'] = $\n_ = put(T)"),
+    "a function that calls another": changed(
+        "T['f']", "T = {}\ndef inner(x): T['f'] = x\ndef put(x): inner(x)\n_ = put($)"
+    ),
+    "a function's local alias": changed("T['f']", "T = {}\ndef put(x):\n    t = T\n    t['f'] = x\n_ = put($)"),
+    "a new object": changed("T['f']", "T = {}\nclass Put:\n    def __init__(self, x): T['f'] = x\n_ = Put($)"),
+    "a class's body": changed("T['f']", "T = {}\nclass Put:\n    T['f'] = $"),
+    "setattr": changed("C.f", "class C: f = 1\n_ = setattr(C, 'f', $)"),
+    "exec": changed("F", "F = 1\n_ = exec('F = $')"),
+    "the names of the file": changed("F", "F = 1\nglobals()['F'] = $"),
+    "a shuffled list": changed("T[0]", "import random\nT = [1, 2, 3, 4, 5]\n_ = random.Random($).shuffle(T)"),
+    "unless it is a program": changed("F", "F = 1\nif __name__ != '__main__':\n    F = $"),
+    "a program that sets it": changed("F", "F = 1", end="if __name__ == '__main__':\n    F = $\n    print(F)"),
+    "a helper's function": (
+        {**MODULE, "own.py": rule("helpers.F", top="import helpers\n_ = helpers.put(2)")},
+        {"own.py": rule("helpers.F", top="import helpers\n_ = helpers.put(3)")},
+    ),
+    "a helper's part": (
+        {**MODULE, "own.py": rule("T['f']", top="from helpers import T as t, T\nt['f'] = 2")},
+        {"own.py": rule("T['f']", top="from helpers import T as t, T\nt['f'] = 3")},
+    ),
+    "a module of another package": (
+        {"own.py": rule("math.two", top="import math\nm = math\nm.two = 2")},
+        {"own.py": rule("math.two", top="import math\nm = math\nm.two = 3")},
+    ),
+    "the module of a rule": (
+        {
+            "own.py": own(fixed=', "optimizer": parts.Rule', mutable="", top="import parts\nparts.F = 2"),
+            "parts.py": PART,
+        },
+        {"own.py": own(fixed=', "optimizer": parts.Rule', mutable="", top="import parts\nparts.F = 3")},
+    ),
+    "the file of a rule": (
+        {
+            "own.py": own(fixed=', "optimizer": "parts.py:Rule"', mutable="", top="import math\nmath.F = 2"),
+            "parts.py": PART,
+        },
+        {"own.py": own(fixed=', "optimizer": "parts.py:Rule"', mutable="", top="import math\nmath.F = 3")},
+    ),
+    "a class in a function": made("class Inner(Rule):\n        def f(self): return x\n    return Inner"),
+    "a class's attribute in a function": made("class Inner(Rule):\n        f = x\n    return Inner"),
+    "a class's default in a function": made("class Inner(Rule):\n        def f(self, y=x): return y\n    return Inner"),
+    "a property of a class in a function": made(
+        "class Inner(Rule):\n        @property\n        def f(self): return x\n    return Inner"
+    ),
+    "an object that a class captures": made(
+        "class Held: pass\n    held = Held()\n    held.x = x\n    class Inner(Rule):\n"
+        "        def f(self): return held.x\n    return Inner"
+    ),
+    "classes that refer to each other": made(
+        "class Inner(Rule):\n        f = x\n        def other(self): return Other\n"
+        "    class Other(Rule):\n        def other(self): return Inner\n    return Inner"
+    ),
+    "a default in a function": (
+        {"own.py": own(end=DEFAULT.replace("$", "2"))},
+        {"own.py": own(end=DEFAULT.replace("$", "3"))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_statement_that_changes_what_is_fixed_counts(name: str, tmp_path: Path) -> None:
+    before, changes = CHANGES[name]
+    path = write(tmp_path, before)
+    first = hash_of(path)
+    assert hash_of(path) == first, "the same again"
+    write(tmp_path, changes)
+    assert hash_of(path) != first
+
+
 # Each: the files of a recipe, and those that are changed without a change of what the fixed part computes.
 COMMENTED = rule("F", top="from helpers import F").replace(
     "def own(seed=0):", '"""Notes."""\n\n\ndef own(\n    seed=0,  # the seed\n):\n    """A network."""\n'
@@ -368,6 +497,25 @@ SAME: dict[str, tuple[Files, Files]] = {
     "a local name of a variable": (
         {"own.py": own(top="size = 16", first="size = 8", mutable=SGD + ', "accumulate": size // 16')},
         {"own.py": own(top="size = 32", first="size = 8", mutable=SGD + ', "accumulate": size // 32')},
+    ),
+    "a table of the mutable part": (
+        {"own.py": own(top=REGISTER + "@register\ndef f(): return 2", mutable=SGD + ", 'seed': TABLE['f']")},
+        {"own.py": own(top=REGISTER + "@register\ndef f(): return 3", mutable=SGD + ", 'seed': TABLE['f']")},
+    ),
+    "what is computed from a number that is fixed": (
+        {"own.py": own(top="import math\nW = 8\nS = math.ceil(W + 2)", hidden="W", mutable=SGD + ", 'seed': S")},
+        {"own.py": own(top="import math\nW = 8\nS = math.ceil(W + 3)", hidden="W", mutable=SGD + ", 'seed': S")},
+    ),
+    "a helper's object of the mutable part": (
+        {
+            "own.py": own(top="import helpers\nS = helpers.get(2)", mutable=SGD + ", 'seed': S"),
+            "helpers.py": "get = int\n",
+        },
+        {"own.py": own(top="import helpers\nS = helpers.get(3)", mutable=SGD + ", 'seed': S")},
+    ),
+    "a program that runs it": (
+        {"own.py": own(end="if __name__ == '__main__':\n    found = d5.run_recipe(FIXED, MUTABLE, METRICS, seed=2)")},
+        {"own.py": own(end="if __name__ == '__main__':\n    found = d5.run_recipe(FIXED, MUTABLE, METRICS, seed=3)")},
     ),
     "a file beside": ({"own.py": own(), "notes.txt": "1"}, {"notes.txt": "2", "other.py": "1"}),
     "a file that the function writes itself": (
