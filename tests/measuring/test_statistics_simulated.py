@@ -29,7 +29,7 @@ _PROMISED = sum(CURRENT.shares)
 def test_identical_candidates_are_hardly_ever_called_different(name: str) -> None:
     """At most 1 %, including the stopping rule; the test itself keeps this bound, whatever the calibration saw."""
     tries = 1500
-    wrong = called_different({**NOISES, **SINES}[name], 1, tries)
+    wrong, _ = called_different({**NOISES, **SINES}[name], 1, tries)
     assert wrong <= most_of(tries, _PROMISED)
 
 
@@ -37,7 +37,7 @@ def test_identical_candidates_are_hardly_ever_called_different(name: str) -> Non
 @pytest.mark.parametrize("name", SINES)
 def test_no_period_of_the_noise_makes_identical_candidates_different(name: str) -> None:
     tries = 3000
-    wrong = called_different(SINES[name], 2, tries)
+    wrong, _ = called_different(SINES[name], 2, tries)
     assert wrong <= most_of(tries, _PROMISED)
 
 
