@@ -23,6 +23,10 @@ from deep5.training.rule import UpdateRule
 
 __all__ = ["Batch", "Make", "Replayed", "Rounding", "Schedules", "Waypoints", "free_running", "unscheduled"]
 
+_LONGER = 0.01
+# As in the comparison of losses, which is relative to at least this part of the largest.
+_SMALL = 1e-3
+
 Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
 Make = Callable[[], UpdateRule | StepOptimizer]
 """Creates a new optimizer for each training."""
@@ -59,24 +63,34 @@ class Replayed:
             halves against the rule in float64; that of whole steps, with each element weighted by its effect on the
             loss; and the largest error of a parameter after an update in halves, in units in the last place. Otherwise
             None.
+        seen: The error of an update that is 1 % too long, beyond the rounding of the parameters, relative to the norm of
+            the update; the largest of all waypoints.
     """
 
     losses: np.ndarray
     later: np.ndarray
     gradients: Sequence[np.ndarray]
     updates: tuple[float, float, float] | None = None
+    seen: float = 0.0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All fields by name, for storage in a file."""
-        gradients = {f"gradient/{place}": value for place, value in enumerate(self.gradients)}
-        return {"losses": self.losses, "later": self.later, "updates": np.array(self.updates or ()), **gradients}
+        found = {f"gradient/{place}": value for place, value in enumerate(self.gradients)}
+        found |= {"losses": self.losses, "later": self.later, "updates": np.array(self.updates or ())}
+        return {**found, "seen": np.array(self.seen)}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Replayed:
         """The inverse of `arrays`."""
         gradients = [arrays[f"gradient/{place}"] for place in range(arrays["losses"].size)]
         updates = tuple(arrays["updates"].tolist()) or None
-        return cls(losses=arrays["losses"], later=arrays["later"], gradients=gradients, updates=updates)
+        return cls(
+            losses=arrays["losses"],
+            later=arrays["later"],
+            gradients=gradients,
+            updates=updates,
+            seen=float(arrays["seen"]),
+        )
 
 
 class Rounding(NamedTuple):
@@ -107,6 +121,8 @@ class Waypoints:
         losses: The losses of the whole trajectory, shape (steps,).
         sizes: The number of elements of each parameter, in the order of the gradients, shape (parameters,).
         rounding: The errors of the same back-end in float32.
+        effect: How much a step size that is 1 % larger changes a loss of the trajectory, relative to the loss: the
+            largest at the waypoints, to first order.
     """
 
     places: Sequence[int]
@@ -116,6 +132,7 @@ class Waypoints:
     losses: np.ndarray
     sizes: np.ndarray
     rounding: Rounding
+    effect: float
 
     @classmethod
     def along(
@@ -167,6 +184,12 @@ class Waypoints:
         there, later = (np.array([curve[place + offset] for place in places]) for offset in (0, 1))
         specs = executor.network.trained_specs.values()
         none = np.zeros(0)
+        # What the training has changed the losses by; a larger step size changes them by as much more.
+        untrained = [there[0]]
+        for place in places[1:]:
+            executor.load_state_dict(executors[0])
+            info, inputs = batches[place]
+            untrained.append(_gradient(executor, inputs, info)[1])
         return cls(
             places=places,
             executors=executors,
@@ -175,6 +198,7 @@ class Waypoints:
             losses=np.array(curve),
             sizes=np.array([math.prod(int(extent) for extent in spec.shape) for spec in specs], np.int64),
             rounding=Rounding(none, none, none, none),
+            effect=_effect(there, np.array(untrained)),
         )
 
     def norms(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
@@ -194,6 +218,7 @@ class Waypoints:
     def arrays(self) -> dict[str, np.ndarray]:
         """All fields by name, for storage in a file."""
         found = {"places": np.array(self.places), "curve": self.losses, "sizes": self.sizes}
+        found["effect"] = np.array(self.effect)
         found |= {f"rounding/{name}": value for name, value in self.rounding._asdict().items()}
         found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
         for what, states in (("executor", self.executors), ("optimizer", self.optimizers)):
@@ -219,6 +244,7 @@ class Waypoints:
             losses=arrays["curve"],
             sizes=arrays["sizes"],
             rounding=Rounding(**under("rounding/")),
+            effect=float(arrays["effect"]),
         )
 
     def gradients(self, executor: GraphExecutor, batches: Sequence[Batch]) -> list[np.ndarray]:
@@ -254,16 +280,20 @@ class Waypoints:
         schedule = schedules(optimizer)
         if not isinstance(optimizer, RuleOptimizer) or not self.optimizers:
             return Replayed(losses=np.array(losses), later=np.array([]), gradients=gradients)
-        # An update without groups and pipeline can be compared with the rule itself.
-        step, rule = optimizer.train_step, optimizer.rule if optimizer.bare else None
+        # An update without groups and pipeline can be compared with the rule itself: another one than the back-end has,
+        # which may change it.
+        right = as_step_optimizer(make())
+        step, rule = optimizer.train_step, right.rule if isinstance(right, RuleOptimizer) and right.bare else None
+        right_schedule = schedules(right)
         own = {name: np.asarray(value).dtype for name, value in step.state_dict().items()}
-        later, worst = [], np.zeros(3)
+        later, worst, seen = [], np.zeros(3), 0.0
         for index, (place, state, state_64) in enumerate(zip(self.places, rounded, self.optimizers, strict=True)):
             kept = {name: np.asarray(value).astype(own[name]) for name, value in state_64.items()}
             info, inputs = batches[place]
             schedule(info)
             update = None
             if rule is not None:
+                right_schedule(info)
                 executor.load_state_dict(state)
                 step.load_state_dict(kept)
                 step.backprop(inputs, info)
@@ -274,6 +304,7 @@ class Waypoints:
                 update = _Update(rule, state, kept, own_gradient, info)
                 found = executor.state_dict()
                 worst = np.maximum(worst, (update.distance(found), 0.0, update.ulps(found)))
+                seen = max(seen, update.seen(found))
             executor.load_state_dict(state)
             step.load_state_dict(kept)
             losses[index] = _loss(step(inputs, info))
@@ -287,6 +318,7 @@ class Waypoints:
             later=np.array(later),
             gradients=gradients,
             updates=None if rule is None else (float(worst[0]), float(worst[1]), float(worst[2])),
+            seen=seen,
         )
 
 
@@ -339,6 +371,13 @@ class _Update:
             for value in (np.asarray(found[name]),)
         )
 
+    def seen(self, found: Mapping[str, Any]) -> float:
+        """The distance of an update that is 1 % too long."""
+        right = self._both(found)[1]
+        rounding = [np.spacing(np.abs(np.asarray(found[name]))).astype(np.float64).ravel() for name in self._gradient]
+        wrong = [np.maximum(_LONGER * np.abs(each) - own, 0.0) for each, own in zip(right, rounding, strict=True)]
+        return _ratio(np.linalg.norm(np.concatenate(wrong)), np.linalg.norm(np.concatenate(right)))
+
     def _both(self, found: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         wrong = []
         for name in self._gradient:
@@ -347,6 +386,14 @@ class _Update:
             rounding = np.spacing(np.abs(value)).astype(np.float64)
             wrong.append(np.maximum(np.abs(value.astype(np.float64) - self._after[name]) - rounding, 0.0).ravel())
         return wrong, [(self._after[name] - before).ravel() for name, before in self._before.items()]
+
+
+def _effect(losses: np.ndarray, untrained: np.ndarray) -> float:
+    """How much an update that is 1 % too long changes losses, relative to them."""
+    sizes = np.maximum(np.abs(losses), np.abs(untrained))
+    floor = _SMALL * float(sizes.max())
+    found = _LONGER * np.abs(losses - untrained) / np.maximum(sizes, floor or 1.0)
+    return float(found.max()) if np.isfinite(found).all() else math.inf
 
 
 def _loss(outputs: Mapping[str, Any]) -> float:

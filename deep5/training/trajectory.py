@@ -7,7 +7,7 @@ free-running, float32 restarted from the float64 state, gradients, and float32 f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,7 +77,8 @@ class Proof:
     Attributes:
         comparisons: One per part and pair.
         left_out: Back-ends excluded from a part, `"NAME: REASON"`.
-        undecided: Comparisons that cannot be decided in float32, with the reason.
+        undecided: Comparisons that cannot be decided in float32, with the reason; and a step size that is 1 % larger, if
+            no comparison would find it.
         losses: Losses of every free-running trajectory, by (back-end, dtype), shape (steps,).
     """
 
@@ -272,6 +273,7 @@ def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smoot
         clear = _decidable(what, largest, _FREE_SINGLE, np.maximum.accumulate(errors.curve), undecided)
         single = {key: curve[clear] for key, curve in losses.items() if key[1] == "float32" and clear.any()}
         comparisons += _curves("d", what, single, "float32", _FREE_SINGLE, errors.curve[clear])
+    undecided += _unseen(waypoints, played.values())
     left_out = tuple(f"{name} {reason}" for name, own in played.items() for reason in own.left_out)
     return Proof(comparisons=tuple(comparisons), left_out=left_out, undecided=tuple(undecided), losses=losses)
 
@@ -289,6 +291,21 @@ def _decidable(what: str, largest: float, tolerance: float, rounding: np.ndarray
             f"float32, and the largest value is {largest:.2g}"
         )
     return clear
+
+
+def _unseen(waypoints: Waypoints, played: Iterable[Played]) -> list[str]:
+    """Why no comparison would find a step size that is 1 % larger, if none would: updates below rounding."""
+    others = list(played)
+    allowed = _FREE_DOUBLE if all("float64" in own.losses for own in others) else _FREE_SINGLE
+    replayed = [own.replayed for own in others if own.replayed is not None]
+    seen = bool(replayed) and all(own.updates is not None and own.seen > _UPDATE for own in replayed)
+    if seen or waypoints.effect > allowed:
+        return []
+    return [
+        f"a step size that is 1 % larger: cannot be decided, because it changes no loss by more than "
+        f"{waypoints.effect:.2g} of it (allowed: {allowed:g}), and parameters by less than their rounding in float32; "
+        "remedy: more steps, or a larger step size"
+    ]
 
 
 def _framework(given: str | Framework) -> Framework:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,3 +81,45 @@ def test_a_small_error_is_found_in_99_of_100(error: str, seeds: range) -> None:
     count, found = missed(seeds, ERRORS[error])
     assert count > len(seeds) // 2
     assert len(found) <= 0.01 * count, "\n".join(found)
+
+
+def _slow(rate: float, steps: int, made: Callable[[float], Any], change: Callable[[Any], None]) -> Any:
+    """The proof of a training with a small step size."""
+
+    def batches(network: d5.Network) -> Iterator[Any]:
+        draw = np.random.default_rng(0)
+        for step in range(steps):
+            images, labels = draw.standard_normal((8, 6)), draw.integers(0, 3, 8)
+            kind = network.inputs["input"].dtype
+            yield d5.StepInfo(step=step, batch_size=8), {"input": images.astype(kind), "label": labels}
+
+    reference = d5.framework("reference")
+    return prove_same_trajectory(
+        lambda dtype: d5.networks.mlp(features=6, hidden=5, classes=3, activation="tanh", dtype=dtype),
+        lambda: made(rate),
+        batches,
+        [reference, Altered(reference, change)],  # type: ignore[list-item]
+    )
+
+
+@pytest.mark.parametrize("steps", [10, 50])
+def test_a_longer_step_is_found_even_if_no_loss_shows_it(steps: int) -> None:
+    """The update is compared with the rule as the recipe made it, not with the one that the back-end holds."""
+    assert not _slow(1e-8, steps, d5.SGD, longer_steps).passed
+    assert _slow(1e-8, steps, d5.SGD, unaltered).passed
+
+
+def test_a_proof_says_that_it_cannot_find_a_longer_step() -> None:
+    """The updates of a pipeline are not compared with the rule; losses that stay as they were show nothing."""
+
+    def clipped(rate: float) -> Any:
+        return d5.RuleOptimizer(d5.SGD(rate), clip_norm=1e9)
+
+    unseen = "a step size that is 1 % larger: cannot be decided, because it changes no loss by more than"
+    for change in (unaltered, longer_steps):
+        proof = _slow(1e-12, 10, clipped, change)
+        assert proof.passed
+        assert [text.startswith(unseen) for text in proof.undecided] == [True]
+    proof = _slow(0.01, 10, clipped, longer_steps)
+    assert not proof.passed
+    assert not proof.undecided
