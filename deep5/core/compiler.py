@@ -7,7 +7,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
@@ -22,8 +21,9 @@ from deep5.core.child_process import supervise
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.kernel_cache import MOST_BYTES, KernelCache
 from deep5.core.library_copy import load_copy
+from deep5.core.make_rules import included_files
 from deep5.core.private_files import read_bounded
-from deep5.core.process_end import Ended, how_ended
+from deep5.core.process_end import Ended, excerpt, how_ended
 
 __all__ = [
     "CPP",
@@ -58,6 +58,9 @@ FLAGS = (
 _COMPILE_TIMEOUT_S = 120
 # A library is loaded in milliseconds.
 _LOAD_TIMEOUT_S = 30
+# The list of the included files; those of OpenVINO's headers have 0.1 MB.
+_MOST_RULES_BYTES = 4 << 20
+_MOST_PARSED_BYTES = 256 << 10
 # What compilers print, or the system for them, where files cannot grow.
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large", "File size limit exceeded")
 _TRIAL = "int deep5_trial(void) { return 5; }\n"
@@ -71,7 +74,7 @@ class CompilerRefusal(Deep5Error):
     """The compiler rejected a source.
 
     Attributes:
-        output: The compiler's output.
+        output: The compiler's output, without its middle if it is longer than 256 KiB.
     """
 
     def __init__(self, message: str, output: str) -> None:
@@ -200,7 +203,14 @@ def load_library(
     except (OSError, RuntimeError) as error:
         raise Deep5Error(f"the compiler {command} cannot be read ({error}); {_another(language)}") from error
     identity = f"{Path(command).resolve()} {stamp.st_size} {stamp.st_mtime_ns}"
-    key = hashlib.sha256("\0".join([source, *call, identity, _machine()]).encode()).hexdigest()
+    try:
+        # Folders may have names that are not UTF-8.
+        content = source.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise Deep5Error(
+            f"{what}: UTF-8 has no {source[error.start]!r}, the character {error.start} of its source"
+        ) from error
+    key = hashlib.sha256(b"\0".join([content, *map(os.fsencode, (*call, identity, _machine()))])).hexdigest()
     cache = KernelCache(cache_folder() / "kernels")
     name = cache.name(key)
     if name is not None:
@@ -210,7 +220,7 @@ def load_library(
             # A library that it needs may be gone: then it is compiled again.
             with suppress(OSError):
                 return _keep(name, load_copy(data, key[:12], cache.folder, as_file=as_file))
-    data, includes = _compile(call, source, what, language, cache)
+    data, includes = _compile(call, content, what, language, cache)
     try:
         loaded = load_copy(data, key[:12], cache.folder, as_file=as_file)
     except OSError as error:
@@ -219,7 +229,9 @@ def load_library(
         ) from error
     if missing := [each for each in functions if not hasattr(loaded, each)]:
         raise Deep5Error(f"{command} compiled {what} without its function {missing[0]}; {_another(language)}")
-    return _keep(cache.write(key, data, includes), loaded)
+    # Without the list of included files, nothing would show that one has changed.
+    known = f"{key}-{hashlib.sha256(data).hexdigest()}" if includes is None else cache.write(key, data, includes)
+    return _keep(known, loaded)
 
 
 def optional_library(source: str, *, what: str = "the generated kernel", functions: Sequence[str]) -> Any:
@@ -294,14 +306,14 @@ def clear_cache() -> int:
 
 
 def _compile(
-    call: list[str], source: str, what: str, language: Language, cache: KernelCache
-) -> tuple[bytes, list[str]]:
-    """Compile a source: the bytes of the library, and the files that the source includes."""
+    call: list[str], source: bytes, what: str, language: Language, cache: KernelCache
+) -> tuple[bytes, list[str] | None]:
+    """Compile a source: the bytes of the library, and the files that the source includes, None if they are unknown."""
     command = call[0]
     with cache.build() as folder:
         code, built = folder / f"kernel{language.suffix}", folder / "kernel.so"
         try:
-            code.write_text(source, encoding="utf-8")
+            code.write_bytes(source)
             _call_compiler(call, code, built, what, language)
         except OSError as error:
             raise cache.unwritable(error) from error
@@ -313,7 +325,15 @@ def _compile(
                 f"{_another(language)}"
             ) from error
         _try_loading(command, built, what, language)
-        return data, _included(built.with_suffix(".d"), code)
+        try:
+            return data, included_files(read_bounded(built.with_suffix(".d"), _MOST_RULES_BYTES, follow=False), code)
+        except FileNotFoundError:
+            return data, None
+        except OSError as error:
+            raise Deep5Error(
+                f"{command} compiled {what} without a list of the files that it includes ({error.strerror}); "
+                f"{_another(language)}"
+            ) from error
 
 
 def _call_compiler(call: list[str], code: Path, built: Path, what: str, language: Language) -> None:
@@ -326,8 +346,11 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
         raise _give_up(command, f"{command} did not finish within {_COMPILE_TIMEOUT_S} s", language)
     if done.fault() is None:
         return
-    output = (done.errors or done.output).decode(errors="replace").strip() or f"(no output; {how_ended(done.status)})"
-    if (full := next((text for text in _FULL if text in output), None)) is not None:
+    printed = done.errors or done.output
+    output = excerpt(printed) or f"(no output; {how_ended(done.status)})"
+    if done.stopped is not None:
+        output += f"\n({command} {done.stopped})"
+    if (full := next((text for text in _FULL if text.encode() in printed), None)) is not None:
         raise Deep5Error(
             f"{command} has no room to compile {what} ({full}); remedy: make room in {built.parents[1]}, or set "
             "DEEP5_CACHE to a folder with room"
@@ -337,7 +360,7 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     trial.write_text(_TRIAL, encoding="utf-8")
     if _run([command, "-shared", "-o", str(out), str(trial)], built.parent, language).fault() is not None:
         raise Deep5Error(f"the compiler {command} does not work:\n{output}\n{_another(language)}")
-    raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
+    raise CompilerRefusal(f"{command} refused {what}:\n{output}", excerpt(printed, _MOST_PARSED_BYTES))
 
 
 def _run(call: list[str], folder: Path, language: Language) -> Ended:
@@ -381,13 +404,3 @@ def _give_up(command: str, why: str, language: Language) -> Deep5Error:
 
 def _another(language: Language) -> str:
     return f"remedy: set {language.variable} to a compiler that works"
-
-
-def _included(rules: Path, code: Path) -> list[str]:
-    """The files that a source includes, from the compiler's rules for make."""
-    if not rules.is_file():
-        return []
-    listed = rules.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
-    names = [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", listed)]
-    # Without files that exist only during compilation: temporary files, and the source itself.
-    return sorted({str(Path(name).resolve()) for name in names if Path(name).is_file()} - {str(code.resolve())})

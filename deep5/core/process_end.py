@@ -7,12 +7,14 @@ import signal
 import tempfile
 from dataclasses import dataclass
 
-__all__ = ["OUT_OF_MEMORY", "Ended", "full_disk", "how_ended", "last_lines"]
+__all__ = ["OUT_OF_MEMORY", "Ended", "excerpt", "full_disk", "how_ended", "last_lines"]
 
 OUT_OF_MEMORY = "; the system does so when memory runs out"
 """Why a process may be ended by SIGKILL, as the part of a message."""
 
 _LINES, _LINES_BYTES = 3, 20_000
+# Longer lines hold names of generated types, and the expressions that find errors in them take quadratic time.
+_MOST_IN_LINE = 1000
 # Launchers and frameworks need more than this for their temporary files, which they remove when they end.
 _ROOM_BYTES = 4 << 20
 
@@ -75,6 +77,28 @@ def last_lines(said: bytes) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
     last = " | ".join(line[:200] for line in lines[-_LINES:])
     return f"; its last output: {last}" if last else ""
+
+
+def excerpt(said: bytes, most_bytes: int = 4096) -> str:
+    """What a program printed, for an error message: if it is too long, the first and last lines.
+
+    The first error of a compiler explains the others, and its last lines count them. Half of the bytes are for each.
+
+    Args:
+        said: What it printed.
+        most_bytes: Bytes of it that are kept.
+
+    >>> excerpt(b"a.c:1: error\\n" + b"!" * 4000 + b"\\n1 error\\n", 30)
+    'a.c:1: error\\n(4002 bytes left out)\\n1 error'
+    """
+    said, half = said.strip(), most_bytes // 2
+    if len(said) > 2 * half:
+        first, last = said[:half], said[-half:]
+        # Whole lines, where there are any.
+        first, last = first.rpartition(b"\n")[0] or first, last.partition(b"\n")[2] or last
+        said = b"%b\n(%d bytes left out)\n%b" % (first, len(said) - len(first) - len(last), last)
+    lines = said.replace(b"\0", b"").decode(errors="replace").split("\n")
+    return "\n".join(line if len(line) <= _MOST_IN_LINE else f"{line[:_MOST_IN_LINE]}…" for line in lines)
 
 
 def full_disk() -> str:

@@ -205,3 +205,136 @@ def test_cc_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.compiler() == str(command)
     monkeypatch.setenv("CC", str(tmp_path / "nothing"))
     assert os.path.basename(compiler.compiler() or "") in ("cc", "gcc", "clang")  # noqa: PTH119 - a name, no path
+
+
+ODD_NAMES = (
+    *(b"a b", b" a ", b"a#b", b"#", b"a$b", b"a$$b", b"a\\b", b"a\\", b"a\\\\", b"a\\ b", b"a\\\\ b", b"a\\#b", b"a%b"),
+    *(b"a:b", b"a: b", b"a:", b"a;b", b"a'b", b"a*?[b]", b"~", b"a=b", b"a|b", b"a\xffb", "é\u00a0é".encode(), b"a\rb"),
+)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_included_file_in_a_folder_with_any_name_is_part_of_the_key(
+    cache: Path, calls: list[str], tmp_path: Path, name: bytes
+) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+    source = '#include "f.h"\nint answer(void) { return ANSWER; }\n'
+    for answer in (1, 2, 1):
+        (folder / "f.h").write_text(f"#define ANSWER {answer}\n")
+        compiler._LOADED.clear()
+        assert compiler.load_library(source, include=(folder,)).answer() == answer
+    # The first is still there. Clang does not write backslashes.
+    assert len(calls) == 2 or b"\\" in name
+
+
+def test_the_cache_itself_is_in_a_folder_with_an_odd_name(
+    cache: Path, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate((b"a: b", b"a#$b", b"a\xffb")):
+        monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / os.fsdecode(name)))
+        for _ in range(2):
+            assert load(SOURCE % (300 + number)).answer() == 300 + number
+        assert len(calls) == number + 1
+
+
+def test_without_the_name_of_an_included_file_nothing_is_stored(cache: Path, calls: list[str], tmp_path: Path) -> None:
+    """No compiler escapes a line feed."""
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    source = '#include "f.h"\nint answer(void) { return ANSWER; }\n'
+    for answer in (1, 2):
+        (folder / "f.h").write_text(f"#define ANSWER {answer}\n")
+        compiler._LOADED.clear()
+        assert compiler.load_library(source, include=(folder,)).answer() == answer
+    assert list(cache.iterdir()) == []
+
+
+RULES = {
+    "missing": None,
+    "no rule": b"nothing\n",
+    "empty": b"",
+    "not the source": b"kernel.so: /dev/null\n",
+    "only the target": b"kernel.so:\n",
+    "not UTF-8": b"kernel.so: %s /tmp/\xff\xfe.h\n",
+    "NUL": b"kernel.so: %s /tmp/a\0b.h\n",
+    "a folder": b"kernel.so: %s /tmp\n",
+    "a device": b"kernel.so: %s /dev/null\n",
+    "long name": b"kernel.so: %s /" + b"n" * 10000 + b"\n",
+    "two rules": b"kernel.so: %s\nb: c\n",
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES.keys())
+def test_whatever_a_compiler_writes_as_rules_nothing_incomplete_is_stored(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: bytes | None
+) -> None:
+    inner = compiler._call_compiler
+
+    def wrong(call: list[str], code: Path, built: Path, *rest: Any) -> None:
+        inner(call, code, built, *rest)
+        if rules is None:
+            built.with_suffix(".d").unlink()
+        else:
+            built.with_suffix(".d").write_bytes(rules.replace(b"%s", os.fsencode(code)))
+
+    monkeypatch.setattr(compiler, "_call_compiler", wrong)
+    assert load(SOURCE % 14).answer() == 14
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "large"])
+def test_rules_that_cannot_be_read_are_the_compilers_fault(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    inner = compiler._call_compiler
+
+    def wrong(call: list[str], code: Path, built: Path, *rest: Any) -> None:
+        inner(call, code, built, *rest)
+        rules = built.with_suffix(".d")
+        rules.unlink()
+        if kind == "folder":
+            rules.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(rules)
+        elif kind == "link":
+            rules.symlink_to("/etc/passwd")
+        elif kind == "large":
+            rules.touch()
+            os.truncate(rules, 10 << 30)
+
+    monkeypatch.setattr(compiler, "_call_compiler", wrong)
+    said = r"compiled trial without a list of the files that it includes \(.+\); remedy: set CC to a compiler"
+    with pytest.warns(compiler.CompilerWarning, match=f"NumPy replaces compiled code, more slowly: .*{said}"):
+        assert compiler.optional_library(SOURCE % 15, what="trial", functions=("answer",)) is None
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_what_a_compiler_prints_without_end_is_cut_in_the_message(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    command = tmp_path / "cc"
+    monkeypatch.setenv("CC", str(command))
+    command.write_text(f"#!/bin/sh\nyes 'k.c:1:1: error: bad' {stream}\n")
+    command.chmod(0o755)
+    said = r"does not work:\n.*bad\n(k.*bad\n)+\(\d+ bytes left out\)\n(k.*bad\n)+.*\n\(.*cc printed more than 64 MiB\)"
+    with pytest.raises(Deep5Error, match=said) as found:
+        compiler.load_library(SOURCE % 16)
+    assert len(str(found.value)) < 5000
+    # A source at fault: one that works is compiled.
+    command.write_text(
+        '#!/bin/sh\ncase "$*" in *trial*) touch "$4"; exit 0; esac\n'
+        f"(yes 1: | head -c 8000000 | tr -d '\\n'; echo; echo last) {stream}; exit 1\n"
+    )
+    with pytest.raises(compiler.CompilerRefusal, match=r"(?s)refused the generated kernel:\n1.*last$") as refused:
+        compiler.load_library(SOURCE % 16)
+    assert len(str(refused.value)) < 5000
+    assert len(refused.value.output) < 300_000
+
+
+def test_a_source_that_utf_8_cannot_hold(cache: Path) -> None:
+    with pytest.raises(
+        Deep5Error, match=r"the generated kernel: UTF-8 has no '\\ud800', the character 3 of its source"
+    ):
+        compiler.load_library("// \ud800")
