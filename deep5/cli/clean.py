@@ -82,7 +82,7 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
         busy = "a process may still use it"
         found += [Found(path=path, kind="compiled", size_bytes=_size(path), kept=_young(path, busy)) for path in torn]
     if folder is None:
-        found += [Found(path=path, kind="secret", size_bytes=_size(path)) for path in _secrets()]
+        found += _secrets()
     found += [Found(path=path, kind="listings", size_bytes=_size(path)) for path in _files(root / "results", _LISTING)]
     if _is_folder(root / "torchinductor"):
         found.append(Found(path=root / "torchinductor", kind="compiled", size_bytes=_size(root / "torchinductor")))
@@ -100,14 +100,18 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
     return found
 
 
-def _secrets() -> list[Path]:
+def _secrets() -> list[Found]:
     """The secret, whatever it is: one that is refused goes, too; and what a killed process left of one."""
     try:
-        folder = secret_path().parent
-        paths = sorted(folder.iterdir()) if _is_folder(folder) else []
+        folder = secret_path().parent  # deep5 follows a link there, too
+        paths = [path for path in sorted(folder.iterdir()) if _SECRET.fullmatch(path.name)]
     except (Deep5Error, OSError):
         return []
-    return [path for path in paths if _SECRET.fullmatch(path.name) and (path.is_symlink() or not path.is_dir())]
+    wrong = "deep5 writes a file there, and this is a folder; remedy: move {} elsewhere"
+    return [
+        Found(path=path, kind="secret", size_bytes=_size(path), kept=wrong.format(path) if _is_folder(path) else "")
+        for path in paths
+    ]
 
 
 def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
@@ -197,7 +201,7 @@ def cleaned(found: list[Found]) -> list[Found]:
             continue
         try:
             with _held(entry):
-                if is_folder(entry.path):
+                if _is_folder(entry.path):
                     shutil.rmtree(entry.path)  # it deletes links and does not follow them
                 else:
                     entry.path.unlink(missing_ok=True)
@@ -269,8 +273,8 @@ def _files(folder: Path, name: re.Pattern[str]) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; a link counts as 0."""
-    if not is_folder(path):
+    """Bytes of a file, or of all files in a folder; links in it count as 0."""
+    if not _is_folder(path):
         return path.lstat().st_size
     total = 0
     for inside, _, names in os.walk(path):  # links to folders are not followed

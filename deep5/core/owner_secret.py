@@ -64,10 +64,13 @@ def _read(path: Path) -> bytes:
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         kind = "" if stat.S_ISREG(about.st_mode) else " and is not a regular file"
+        remedy = "deep5 clean, which deletes it and what it authenticates"
+        if stat.S_ISDIR(about.st_mode):
+            kind, remedy = " and is a folder", "move this folder elsewhere"  # with files that are not deep5's
         raise ExposedFile(
             f"the secret of compiled code {path} is not used: it belongs to the user {about.st_uid} with mode "
             f"{stat.S_IMODE(about.st_mode):04o}{kind}; allowed: a file that only this user can read (0600); remedy: "
-            "deep5 clean, which deletes it and what it authenticates"
+            f"{remedy}"
         )
     return read_bounded(path, _BYTES, follow=False) if about.st_size == _BYTES else b""
 

@@ -16,6 +16,7 @@ from deep5.cli import main as cli
 from deep5.cli.clean import clean_command, cleaned, found_in_cache, found_in_results
 from deep5.core.errors import OutputError, UsageError
 from deep5.core.owner_secret import owner_secret, secret_path
+from deep5.core.private_files import ExposedFile
 from deep5.training.checkpointer import name_of
 
 KIB = 1024
@@ -95,9 +96,45 @@ def test_the_secret_of_compiled_code_goes_with_it(cache: Path, tmp_path: Path, d
         f"deleted the secret of compiled code, {secret}",
     ]
     assert remaining(tmp_path / "state") == {"deep5/own.txt"}
-    os.mkfifo(secret)  # what is refused as a secret can be deleted
-    deep5("clean")
-    assert not secret.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a file", "link to a folder", "dangling link", "open to all"])
+def test_what_is_refused_as_a_secret_is_deleted(cache: Path, tmp_path: Path, deep5: Command, kind: str) -> None:
+    owner_secret()
+    secret, target = secret_path(), put(tmp_path / "elsewhere" / "own")
+    if kind == "open to all":
+        secret.chmod(0o644)
+    else:
+        secret.unlink()
+    if kind == "pipe":
+        os.mkfifo(secret)
+    elif "link" in kind:
+        secret.symlink_to({"link to a file": target, "link to a folder": target.parent}.get(kind, tmp_path / "nothing"))
+    # A link to the folder of the state is followed, as deep5 does when it reads the secret.
+    (tmp_path / "state" / "deep5").rename(tmp_path / "real")
+    (tmp_path / "state" / "deep5").symlink_to(tmp_path / "real")
+    with pytest.raises(ExposedFile, match="remedy: deep5 clean"):
+        owner_secret()
+    assert f"deleted the secret of compiled code, {secret}" in deep5("clean").out.splitlines()
+    assert owner_secret()
+    assert target.exists()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_folder_in_the_place_of_the_secret_stays_with_the_remedy(cache: Path, deep5: Command, full: bool) -> None:
+    owner_secret()
+    secret = secret_path()
+    secret.unlink()
+    secret.mkdir()
+    if full:
+        put(secret / "own")
+    with pytest.raises(ExposedFile, match=r"and is a folder; allowed: .*; remedy: move this folder elsewhere"):
+        owner_secret()
+    kept = f"and this is a folder; remedy: move {secret} elsewhere"
+    assert any(line.endswith(kept) for line in deep5("clean").out.splitlines())
+    assert (secret / "own").exists() == full
+    secret.rename(secret.with_name("moved"))
+    assert owner_secret()
 
 
 def test_what_a_killed_process_left_of_a_library_goes(cache: Path) -> None:
