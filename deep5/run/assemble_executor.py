@@ -12,9 +12,9 @@ from deep5.core.plugins import framework, missing_dependency, registered
 from deep5.core.tensors import device
 from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
-from deep5.recipe.part import Parts
+from deep5.recipe.part import Part, Parts
 
-__all__ = ["ExecutorMaker", "executor_factory", "written_numerics"]
+__all__ = ["ExecutorMaker", "executor_factory", "named_executor", "named_framework", "written_numerics"]
 
 
 class ExecutorMaker:
@@ -99,18 +99,14 @@ def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any
     seed."""
     place = rank_device(parts["device"].value)
     if parts["framework"].value is not None:
-        found = _framework(parts)
+        found = named_framework(parts)
         return (
             found.name,
             found,
             lambda network, seed: parts["framework"].make(found.executor, network, device=place, seed=seed),
         )
-    given = parts["executor"].component()
-    if isinstance(given, type) and issubclass(given, Framework):
-        given = given()
-    made = given.executor if isinstance(given, Framework) else given
+    known, made = named_executor(parts["executor"])
     module = str(getattr(made, "__module__", "")).split(".")
-    known = given if isinstance(given, Framework) else None
     if known is not None:
         name = known.name
     elif module[:2] == ["deep5", "frameworks"] and len(module) > 2:
@@ -119,6 +115,14 @@ def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any
     else:
         name = str(getattr(made, "__qualname__", type(made).__name__))
     return name, known, lambda network, seed: parts["executor"].make(made, network, device=place, seed=seed)
+
+
+def named_executor(part: Part) -> tuple[Framework | None, Any]:
+    """What `executor` names: the framework, if it is one or its class, and what makes an executor of a network."""
+    given = part.component()
+    if isinstance(given, type) and issubclass(given, Framework):
+        given = given()
+    return (given, given.executor) if isinstance(given, Framework) else (None, given)
 
 
 def _framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
@@ -132,7 +136,8 @@ def _framework_of(parts: Parts, executor: GraphExecutor, key: str) -> Framework:
     )
 
 
-def _framework(parts: Parts) -> Framework:
+def named_framework(parts: Parts) -> Framework:
+    """The framework that `framework` names, an object or its class."""
     value = parts["framework"].value
     if isinstance(value, str) and ".py:" not in value:
         return _registered(parts["framework"].where, value)

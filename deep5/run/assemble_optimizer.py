@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from typing import Any
 
@@ -53,9 +54,7 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
             f"{parts[first].where}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; "
             f"remedy: an update rule ('deep5 list optimizers' shows them), or no {first!r}"
         )
-    modifier = parts["gradient_modifier"].component()
-    if modifier is not None and not callable(modifier):
-        raise parts["gradient_modifier"].not_a(modifier, "a function (name, param, grad) -> grad")
+    modifier = _modifier(parts["gradient_modifier"])
     try:
         return RuleOptimizer(
             optimizer,
@@ -65,6 +64,29 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
         )
     except Deep5Error as error:
         raise RecipeError(f"{parts[next(iter(given))].where}{error}") from error
+
+
+def _modifier(part: Part) -> Any:
+    """The gradient modifier: a function itself, or what a class, or a function with arguments, makes.
+
+    Raises:
+        RecipeError: It is not a function of three arguments, or cannot be made.
+    """
+    found = part.component()
+    if isinstance(found, type) or part.args or part.kwargs:
+        found = part.make(found)
+    allowed = "a function (name, param, grad) -> grad"
+    if found is None:
+        return None
+    if not callable(found):
+        raise part.not_a(found, allowed)
+    try:
+        inspect.signature(found).bind("name", "param", "grad")
+    except TypeError as error:
+        raise RecipeError(f"{part.where}{part.key!r} cannot be called: {error}; allowed: {allowed}") from error
+    except ValueError:  # a compiled function has no signature
+        pass
+    return found
 
 
 def _groups(part: Part) -> tuple[Any, ...]:

@@ -7,6 +7,8 @@ from deep5.core.former_paths import present_name
 from deep5.core.plugins import registered
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.part import Part
+from deep5.run.assemble_executor import named_executor, named_framework
+from deep5.run.assemble_scheme import plain_scheme
 from deep5.run.check_made import check_made
 from deep5.run.weights import initial_weights
 
@@ -19,10 +21,9 @@ _TRAINED = (
     "validation_sampler",
     "optimizer",
     "executor",
-    "gradient_modifier",
 )
 # Keys that may name an object in a file that is not a component with arguments.
-_IN_FILES = ("batch_size", "parameter_groups", "framework")
+_IN_FILES = ("batch_size", "parameter_groups")
 _LISTED = ("events", "train_transforms", "test_transforms")
 # Components of these kinds that ship with deep5 load no framework; others are looked up but not loaded.
 _LIGHT = {"networks", "datasets", "samplers", "optimizers"}
@@ -37,14 +38,21 @@ def check_training(experiment: Experiment) -> list[str]:
     for part in (parts[key] for key in _TRAINED):
         if part.value is None or (isinstance(part.value, str) and not _light(part.kind, part.value)):
             continue
-        part.check(part.component(), *(None,) * _GIVEN.get(part.key, 0), **_BY_NAME)
+        made = named_executor(part)[1] if part.key == "executor" else part.component()
+        part.check(made, *(None,) * _GIVEN.get(part.key, 0), **_BY_NAME)
     for part in (parts[key] for key in _IN_FILES):
         if isinstance(part.value, str) and ".py:" in part.value:
             part.component()
+    chosen = parts["framework"].value
+    if chosen is not None and not (isinstance(chosen, str) and ".py:" not in chosen):
+        parts["framework"].check(named_framework(parts).executor, None, **_BY_NAME)
+    if experiment.ranks is not None:
+        plain_scheme(parts)
     initial_weights(parts["init"])
     for part in (parts[key] for key in _LISTED):
         for made in part.components():
-            if part.kind == "events" or isinstance(made, type):
+            # A transform that is a function without arguments is not called to make it.
+            if part.kind == "events" or isinstance(made, type) or part.args or part.kwargs:
                 part.check(made)
     return [*_check_rule(parts["optimizer"]), *check_made(experiment)]
 

@@ -35,6 +35,16 @@ class Halving(d5.Schedule):
 
 halving = Halving()
 
+def lonely(grad):
+    return grad
+
+class Scaled:
+    def __init__(self, by=0.5):
+        self.by = by
+
+    def __call__(self, name, param, grad):
+        return grad * self.by
+
 biases = [d5.ParameterGroup(is_bias, lr=0.5)]
 
 def growing(epoch):
@@ -261,6 +271,40 @@ def test_what_cannot_be_is_refused_before_anything_runs(more: str, message: str,
     assert answer.status in (2, 3)
     assert message in answer.err
     assert "Traceback" not in answer.err
+
+
+# What `deep5 check` refuses or accepts as a run does.
+CHECKED = [
+    ('"gradient_modifier": halved', ""),
+    ('"gradient_modifier": "own.py:halved"', ""),
+    ('"gradient_modifier": Scaled', ""),
+    ('"gradient_modifier": "own.py:Scaled", "gradient_modifier_kwargs": {"by": 2}', ""),
+    ('"gradient_modifier": lonely', "'gradient_modifier' cannot be called: too many positional arguments"),
+    ('"gradient_modifier": "own.py:lonely"', "allowed: a function (name, param, grad) -> grad"),
+    ('"gradient_modifier": "own.py:halving"', "'gradient_modifier' gives a Halving; allowed: a function (name"),
+    ('"gradient_modifier": halved, "gradient_modifier_kwargs": {"by": 2}', "arguments of 'gradient_modifier' do not"),
+    ('"gradient_modifier": Scaled, "gradient_modifier_kwargs": {"to": 2}', "arguments of 'gradient_modifier' do not"),
+    ('"train_transforms": [doubled]', ""),
+    ('"train_transforms": [doubled], "train_transforms_kwargs": {"by": 2}', "arguments of 'train_transforms' do not"),
+    ('"ranks": 2, "scheme": "all_reduce", "scheme_kwargs": {"by": 2}', "the arguments of 'scheme' do not fit"),
+    ('"ranks": 2, "scheme": "all_reduce", "compression": "none"', "unknown compression 'none'"),
+    (
+        '"framework": None, "executor": d5.framework("reference"), "executor_kwargs": {"by": 2}',
+        "the arguments of 'executor' do not fit: got an unexpected keyword argument 'by'",
+    ),
+    (
+        '"framework": d5.framework("reference"), "framework_kwargs": {"by": 2}',
+        "the arguments of 'framework' do not fit: got an unexpected keyword argument 'by'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), CHECKED)
+def test_a_check_refuses_what_a_run_refuses_and_nothing_else(more: str, message: str, deep5: Command) -> None:
+    Path("own.py").write_text(BASE.replace("MORE", more))
+    for command in ("check", "run"):
+        answer = deep5(command, "own.py", "--quiet")
+        assert (answer.status, message in answer.err) == (2 if message else 0, True), answer.err
 
 
 def test_a_metric_that_does_not_fit_is_refused_before_an_epoch_is_trained_for_nothing(deep5: Command) -> None:
