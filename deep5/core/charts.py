@@ -283,7 +283,8 @@ def files(name: str, chart: Any, *, page: bool = False) -> dict[str, bytes]:
     Raises:
         MissingDependency: vl-convert is not installed.
     """
-    convert, spec = converter(), chart.to_json()
+    # Names of files that are not UTF-8 have characters that no drawing can hold.
+    convert, spec = converter(), json.dumps(chart.to_dict(), ensure_ascii=False).encode(errors="replace").decode()
     found = {
         f"{name}.svg": convert.vegalite_to_svg(spec).encode(),
         f"{name}.png": convert.vegalite_to_png(spec, scale=2),

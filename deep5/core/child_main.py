@@ -43,7 +43,7 @@ def call_reporting(name: str, arguments: Sequence[Any], words: Sequence[str]) ->
     handle = int(words[0])
 
     def report(doing: str) -> None:
-        os.write(handle, " ".join(doing.splitlines()).encode() + b"\n")
+        os.write(handle, " ".join(doing.splitlines()).encode(errors="backslashreplace") + b"\n")
 
     _function(name)(*arguments, report)
 

@@ -94,7 +94,7 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise RecipeError(f"{path}{line}: not valid Python: {error.args[0]}; allowed: a Python file") from error
     # A hash of the path distinguishes files of the same name.
-    mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    mark = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
     module = types.ModuleType(f"deep5_{what}_{path.stem}_{mark}")
     module.__file__ = str(path)
     # Classes defined in the file find their module, as `inspect` and data classes require.

@@ -392,3 +392,27 @@ def test_a_program_that_runs_a_recipe_does_not_end_as_if_it_had_succeeded(tmp_pa
     )
     assert done.returncode == 2
     assert "exit(0) ends a program instead of reporting an error" in done.stderr
+
+
+def test_names_that_are_not_utf_8_work_in_every_command(deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.fsdecode(b"f\xff"))
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    recipe, own = os.fsdecode(b"r\xff.py"), os.fsdecode(b"o\xff.py")
+    Path(own).write_text("def half(name, param, grad):\n    return grad * 0.5\n")
+    Path(recipe).write_text(RECIPE + "MUTABLE['gradient_modifier'] = 'o\\udcff.py:half'\n")
+    assert deep5("check", recipe, "--json").status == 0
+    answer = deep5("run", recipe, "--json")
+    assert answer.status == 0, answer.err
+    (found,) = result_folders("results")
+    for words in (
+        ("run", recipe, "--quiet", "--ranks", "2"),
+        ("results", "list", "."),
+        ("audit", "results"),
+        ("evaluate", str(found)),
+        ("report", "results", "-o", os.fsdecode(b"p\xff.html")),
+        ("export", str(found), "--format", "csv", "-o", os.fsdecode(b"s\xff.csv")),
+        ("study", recipe, "--vary", "optimizer=sgd,momentum", "--seeds", "1", "--quiet"),
+    ):
+        answer = deep5(*words)
+        assert answer.status == 0, (words, answer.err)

@@ -141,4 +141,4 @@ def leave(mpi: Any) -> None:
 
 def _print(line: str) -> None:
     # Not `print`: another thread may hold its lock.
-    os.write(sys.stderr.fileno() if sys.stderr is not None else 2, f"deep5: {line}\n".encode())
+    os.write(sys.stderr.fileno() if sys.stderr is not None else 2, f"deep5: {line}\n".encode(errors="backslashreplace"))

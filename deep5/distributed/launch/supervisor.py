@@ -128,7 +128,7 @@ def _become(holder: int, folder: str, rank: str, unset: Sequence[str], command: 
             os.dup2(os.open(f"{folder}/rank-{rank}.{name}", os.O_WRONLY | os.O_NOCTTY), stream)
         os.execvp(command[0], list(command))  # noqa: S606 - there is no shell between
     except OSError as error:
-        os.write(2, f"{command[0]}: {error}\n".encode())
+        os.write(2, f"{command[0]}: {error}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(127)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -101,7 +102,7 @@ def record_table(path: Path) -> RecordTable:
         stat = path.stat()
     except OSError as error:
         raise _unreadable(path, error) from error
-    key = hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+    key = hashlib.sha256(os.fsencode(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}")).hexdigest()
     kept = cache_folder() / "tfrecord" / f"{key}.npy"
     if stat.st_size > 1 << 20:
         try:
