@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from deep5.core.compiler import cache_folder
+from deep5.core.errors import UsageError
 
 __all__ = ["file_of", "is_own_file", "is_own_module", "is_users"]
 
@@ -50,10 +51,26 @@ def is_users(path: str, folder: Path | None) -> bool:
         folder: The recipe's folder, or None.
     """
     place = os.path.realpath(path)
-    if not is_own_file(path) or place.startswith((*_SYSTEM, os.path.realpath(cache_folder()) + os.sep)):
+    if not is_own_file(path) or place.startswith((*_SYSTEM, *_cache())):
         return False
     beside = folder is not None and place.startswith(os.path.realpath(folder) + os.sep)
-    return beside or not place.startswith(os.path.realpath(Path.home()) + os.sep + ".")
+    return beside or not place.startswith(_settings())
+
+
+def _cache() -> tuple[str, ...]:
+    """What the paths of files in deep5's cache start with; nothing if the cache has no place."""
+    try:
+        return (os.path.realpath(cache_folder()) + os.sep,)
+    except UsageError:
+        return ()
+
+
+def _settings() -> tuple[str, ...]:
+    """What the paths of the settings and caches of programs start with; nothing if this user has no home folder."""
+    try:
+        return (os.path.realpath(Path.home()) + os.sep + ".",)
+    except RuntimeError:
+        return ()
 
 
 def file_of(module: ModuleType | None) -> str | None:

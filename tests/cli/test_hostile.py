@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from command import Command
+from deep5.core.compiler import CompilerWarning
 from deep5.core.errors import ShapeError
+from deep5.core.own_files import is_users
 from deep5.results.result import load
 from deep5.results.store import result_folders
 from deep5.training.scores import confusion, top_k_hits
@@ -416,3 +418,20 @@ def test_names_that_are_not_utf_8_work_in_every_command(deep5: Command, monkeypa
     ):
         answer = deep5(*words)
         assert answer.status == 0, (words, answer.err)
+
+
+def test_a_user_without_a_home(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DEEP5_CACHE", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    assert is_users(str(tmp_path / ".own.txt"), None)
+    assert not is_users("/etc/passwd", None)
+    (tmp_path / "own.py").write_text(RECIPE)
+    with pytest.warns(CompilerWarning, match=r"the cache has no place .*; remedy: set DEEP5_CACHE"):
+        answer = deep5("run", "own.py")
+    assert answer.status == 0, answer.err
+    answer = deep5("results", "list", ".")
+    assert (answer.status, "remedy: set DEEP5_CACHE to a folder" in answer.err) == (2, True)
