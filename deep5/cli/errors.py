@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -63,8 +64,18 @@ def reported(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:
         name = Deep5Error(str(error.filename))  # without the middle of a long name
         return f"{name}: {error.strerror}; allowed: a path that the system can open; remedy: another path", 2
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_working_directory():
+        return "the working directory was removed; allowed: a folder that exists; remedy: cd to another folder", 2
     message = Deep5Error(described(error))
     return f"unexpected {message}; remedy: run again with --debug and report what it shows", 3
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def fail(message: str, status: int, as_json: bool) -> NoReturn:

@@ -48,7 +48,9 @@ def private_folder(folder: Path, *, what: str, remedy: str, closed: bool = False
         )
 
     # Links are resolved here, one by one, as each may lead to where other users write.
-    waiting, place, links = list((Path.cwd() / folder).parts[:0:-1]), "/", 0
+    # The working directory may have been removed.
+    absolute = folder if folder.is_absolute() else Path.cwd() / folder
+    waiting, place, links = list(absolute.parts[:0:-1]), "/", 0
     about = os.lstat(place)
     while True:
         # What a folder holds can be replaced by those who may write to it.

@@ -435,3 +435,18 @@ def test_a_user_without_a_home(deep5: Command, tmp_path: Path, monkeypatch: pyte
     assert answer.status == 0, answer.err
     answer = deep5("results", "list", ".")
     assert (answer.status, "remedy: set DEEP5_CACHE to a folder" in answer.err) == (2, True)
+
+
+def test_a_working_directory_that_was_removed(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(RECIPE)
+    (tmp_path / "removing.py").write_text(f"import os\n{RECIPE}\nos.rmdir(os.getcwd())\n")
+    for recipe in ("own.py", "removing.py"):
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        if recipe == "own.py":
+            (tmp_path / "gone").rmdir()
+        answer = deep5("run", str(tmp_path / recipe), "--quiet")
+        assert (answer.status, "the working directory was removed; allowed: " in answer.err) == (2, True), answer.err
+    answer = deep5("run", str(tmp_path / "own.py"), "--quiet", "--out", str(tmp_path / "results"))
+    assert answer.status == 0, answer.err
+    monkeypatch.chdir(tmp_path)
