@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import click
@@ -50,6 +49,6 @@ def audit_command(errors: Errors) -> click.Command:
                         f"{sum(report.skipped.values())} not re-checked"
                     )
             status = 0 if report else 1
-        sys.exit(status)
+        raise SystemExit(status)
 
     return command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
             if rank == 0:
                 more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
                 click.echo(f"deep5: a result is wrong: {wrong[0]}{more}", err=True)
-            sys.exit(1)
+            raise SystemExit(1)
 
     return collective
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from io import StringIO
 from typing import Any, NoReturn
 
@@ -43,7 +42,7 @@ def optimizer_command(errors: Errors) -> click.Command:
                 show(_printed(report))
             elif report.failures:
                 show(report.story())
-        sys.exit(0 if report else 1)
+        raise SystemExit(0 if report else 1)
 
     return command
 

@@ -29,7 +29,7 @@ def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
 
     With `as_json`, a recipe's own output goes to standard error: standard output is one JSON document.
     """
-    out = sys.stdout
+    out, err = sys.stdout, sys.stderr
     try:
         _load_numpy()
         with redirect_stdout(sys.stderr) if as_json else nullcontext(), contained():
@@ -38,11 +38,15 @@ def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
     except Ended:
         raise
     except (Exception, KeyboardInterrupt) as error:
+        sys.stdout, sys.stderr = out, err
         if debug:
             import traceback
 
             traceback.print_exception(error)
         fail(*reported(error), as_json)
+    finally:
+        # A recipe may have replaced them by what cannot be written, or flushed at the end.
+        sys.stdout, sys.stderr = out, err
 
 
 def _load_numpy() -> None:
@@ -79,8 +83,11 @@ def _has_working_directory() -> bool:
 
 
 def fail(message: str, status: int, as_json: bool) -> NoReturn:
-    """Exit with a message on standard error, also as JSON if requested."""
+    """Exit with a message on standard error, also as JSON if requested.
+
+    As everywhere after a recipe's code, SystemExit is raised directly: the recipe may have replaced `sys.exit`.
+    """
     click.echo(f"deep5: {plain(message)}", err=True)
     if as_json:
         click.echo(json.dumps({"error": message, "exit_status": status}))
-    sys.exit(status)
+    raise SystemExit(status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +214,6 @@ def export_command(errors: Errors) -> click.Command:
                 show("\n".join(map(plain, done.paths)))
         for reported in done.left_out:
             click.echo(f"deep5: not exported: {plain(reported)}", err=True)
-        sys.exit(int(bool(done.left_out)))
+        raise SystemExit(int(bool(done.left_out)))
 
     return command

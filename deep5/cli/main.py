@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import _thread
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -16,6 +19,8 @@ from deep5.cli.errors import errors, fail, reported
 from deep5.cli.group import CommandGroup, DefaultGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 from deep5.cli.streams import output_status, steady_streams
+from deep5.core.errors import brief, described
+from deep5.core.terminal import plain
 
 __all__ = ["main"]
 
@@ -137,7 +142,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
         elif report.failures or not report.values:
             show(report.story())
         status = 0 if report and report.values else 1
-    sys.exit(status)
+    raise SystemExit(status)
 
 
 @_cli.command("list")
@@ -198,10 +203,17 @@ def _terminated(signum: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt(f"ended by {signal.Signals(signum).name}")
 
 
-def _not_lost(unraisable: Any) -> None:
-    """Repeat an interruption that occurred in a callback of the interpreter, which cannot raise it."""
+def _not_lost(unraisable: Any, *, debug: bool) -> None:
+    """Repeat an interruption that occurred in a callback of the interpreter, which cannot raise it; warn of others."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
+        if debug or unraisable.exc_value is None:
+            sys.__unraisablehook__(unraisable)
+            return
+        what = getattr(unraisable.object, "__qualname__", None) or brief(unraisable.object)
+        said = f"{what} raised {described(unraisable.exc_value)}, which Python ignores; remedy: --debug shows where"
+        # Also at the end of the interpreter, when there are no streams anymore.
+        with suppress(OSError):
+            os.write(2, f"deep5: warning: {plain(said)}\n".encode(errors="backslashreplace"))
         return
 
     def again(number: signal.Signals) -> None:
@@ -223,7 +235,7 @@ def main() -> None:
         for ending in _ENDING:
             if signal.getsignal(ending) is not signal.SIG_IGN:
                 signal.signal(ending, _terminated)
-        sys.unraisablehook = _not_lost
+        sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
         steady_streams()
         status = _status("--json" in sys.argv)
     except KeyboardInterrupt:
@@ -233,7 +245,7 @@ def main() -> None:
     status, lost = output_status(status, sys.argv[1:])
     if lost is not None:
         click.echo(f"deep5: {lost}", err=True)
-    sys.exit(status)
+    raise SystemExit(status)
 
 
 def _status(as_json: bool) -> int:
@@ -244,7 +256,7 @@ def _status(as_json: bool) -> int:
         fail("interrupted", 130, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(2)
+        raise SystemExit(2) from error
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)

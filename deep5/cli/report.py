@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def report_command(errors: Errors) -> click.Command:
         """
         with errors(debug, False) as show:
             status = _report(folders, out, kind, show)
-        sys.exit(status)
+        raise SystemExit(status)
 
     return command
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -145,7 +144,7 @@ def results_command(errors: Errors) -> click.Command:
                 made = f"signed{by} with the key {found.key}" if found.key else "no valid signature"
                 state = "as signed" if found else "NOT as signed"
                 show("\n".join((*found.faults, f"{folder}: {found.files} files, {made}: {state}")))
-        sys.exit(0 if found else 1)
+        raise SystemExit(0 if found else 1)
 
     return results
 

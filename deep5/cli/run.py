@@ -85,7 +85,7 @@ def run_command(
             status = 0 if result else 1
         if result is not None and (as_json or not quiet):
             show(_shown(result, as_json))
-    sys.exit(status)
+    raise SystemExit(status)
 
 
 def _alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:

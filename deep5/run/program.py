@@ -77,7 +77,7 @@ def run_recipe(
         if not script or _is_interactive():
             raise
         print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
-        sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
+        raise SystemExit(error.exit_status if isinstance(error, Deep5Error) else 130) from error
     if not quiet and not shown:
         from rich.console import Console
 

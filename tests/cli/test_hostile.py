@@ -450,3 +450,33 @@ def test_a_working_directory_that_was_removed(deep5: Command, tmp_path: Path, mo
     answer = deep5("run", str(tmp_path / "own.py"), "--quiet", "--out", str(tmp_path / "results"))
     assert answer.status == 0, answer.err
     monkeypatch.chdir(tmp_path)
+
+
+HOOK = "\nclass Own(d5.Event):\n  def after_step(self, *given):\n    {}\nMUTABLE['events'] = [Own()]\n"
+WRITER = "\nclass W:\n  def write(self, text):\n    raise OSError('no')\n  def flush(self):\n    raise OSError('no')\n"
+REPLACED = {
+    "exit": ("import sys\nsys.exit = lambda *given: None" + HOOK.format("raise ValueError('x')"), 3, "ValueError: x"),
+    "writers": (f"import sys{WRITER}{HOOK.format('sys.stdout = sys.stderr = W()')}", 0, ""),
+    "None": (f"import sys{HOOK.format('sys.stdout = sys.stderr = None')}", 0, ""),
+    "writers, then an error": (
+        f"import sys{WRITER}{HOOK.format('sys.stdout = sys.stderr = W(); 1 / 0')}",
+        3,
+        "ZeroDivisionError",
+    ),
+    "del": (
+        "class D:\n  def __del__(self):\n    raise SystemExit(0)\nD()\nkept = D()\n",
+        0,
+        "deep5: warning: D.__del__ raised SystemExit: 0, which Python ignores; remedy: --debug shows where\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_what_a_recipe_replaces_in_the_interpreter_changes_no_status(tmp_path: Path, case: str) -> None:
+    code, status, said = REPLACED[case]
+    (tmp_path / "own.py").write_text(f"{RECIPE}{code}")
+    command = [sys.executable, "-m", "deep5", "run", "own.py", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (status, True, False), done.stderr
+    if case == "del":
+        assert done.stderr == said * 2
