@@ -63,8 +63,8 @@ class Replayed:
             halves against the rule in float64; that of whole steps, with each element weighted by its effect on the
             loss; and the largest error of a parameter after an update in halves, in units in the last place. Otherwise
             None.
-        seen: The error of an update that is 1 % too long, beyond the rounding of the parameters, relative to the norm of
-            the update; the largest of all waypoints.
+        seen: The error of an update that is 1 % too long, beyond the rounding of the parameters, relative to the norm
+            of the update; the largest of all waypoints.
     """
 
     losses: np.ndarray

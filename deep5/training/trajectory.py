@@ -77,8 +77,8 @@ class Proof:
     Attributes:
         comparisons: One per part and pair.
         left_out: Back-ends excluded from a part, `"NAME: REASON"`.
-        undecided: Comparisons that cannot be decided in float32, with the reason; and a step size that is 1 % larger, if
-            no comparison would find it.
+        undecided: Comparisons that cannot be decided in float32, with the reason; and a step size that is 1 % larger,
+            if no comparison would find it.
         losses: Losses of every free-running trajectory, by (back-end, dtype), shape (steps,).
     """
 
