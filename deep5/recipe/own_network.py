@@ -16,6 +16,7 @@ from deep5.core.errors import Deep5Error
 from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import to_numpy
+from deep5.networks.keras_structure import is_keras, keras_structure
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.part import Part, is_factory
 
@@ -140,7 +141,8 @@ def digest_of(network: Any) -> Digest | None:
             break
     structure, weights = hashlib.sha256(), hashlib.sha256()
     if values is not network:
-        structure.update(_ADDRESS.sub("", f"{type(network).__qualname__} {network!r}").encode())
+        described = keras_structure(network) if is_keras(network) else f"{type(network).__qualname__} {network!r}"
+        structure.update(_ADDRESS.sub("", described).encode())
     try:
         count = _add(structure, weights, "", values)
     except (Deep5Error, TypeError, ValueError, RecursionError):

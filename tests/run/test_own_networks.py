@@ -169,6 +169,52 @@ def test_modules_of_frameworks_and_arrays_have_digests() -> None:
     assert digest_of({"only": "settings"}) is None
 
 
+def keras_models() -> dict[str, Any]:
+    import keras
+
+    layers = keras.layers
+
+    class Scaled(keras.Model):  # type: ignore[misc]
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.dense, self.scale = layers.Dense(3), scale
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x) * self.scale
+
+    def chain(activation: str = "relu") -> Any:
+        return keras.Sequential(
+            [layers.Input((4,)), layers.Dense(8, activation=activation), layers.Softmax(), layers.Dense(3)]
+        )
+
+    def graph(swapped: bool = False) -> Any:
+        fed = keras.Input((4,))
+        parts = [layers.Dense(4, activation=name)(fed) for name in ("softmax", "relu")]
+        made = layers.Softmax()(parts[0] - parts[1] if swapped else parts[1] - parts[0])
+        return keras.Model(fed, layers.Bidirectional(layers.LSTM(2))(layers.Reshape((2, 2))(made)))
+
+    def own(scale: float = 2.0) -> Any:
+        model = Scaled(scale)
+        model(np.ones((1, 4), np.float32))
+        return model
+
+    return {"chain": (chain, "tanh"), "graph": (graph, True), "own": (own, 3.0)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["chain", "graph", "own"])
+def test_a_keras_model_has_one_structure_although_keras_numbers_its_names(kind: str) -> None:
+    pytest.importorskip("keras")
+    made, other = keras_models()[kind]
+    one, two = (digest_of(seeded_call(1, made)) for _ in range(2))
+    assert one is not None
+    assert one == two
+    if kind != "own":
+        changed = digest_of(seeded_call(1, lambda: made(other)))
+        assert changed is not None
+        assert changed.structure != one.structure
+
+
 TORCH = """
 import deep5 as d5
 {top}
