@@ -29,7 +29,7 @@ def keras_layers(model: Any) -> list[Any]:
     """A Keras model and all layers in it, each once, in a fixed order."""
     found, seen = [model], {id(model)}
     for layer in found:
-        for inner in layer._layers:  # noqa: SLF001 - `layers` leaves out those of a layer that is no model
+        for inner in layer._layers:  # `layers` leaves out those of a layer that is no model
             if id(inner) not in seen:
                 seen.add(id(inner))
                 found.append(inner)

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from deep5.core.errors import Deep5Error
@@ -17,6 +17,7 @@ from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import to_numpy
 from deep5.networks.keras_structure import is_keras, keras_structure
+from deep5.networks.module_state import attributes_of
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.part import Part, is_factory
 
@@ -40,14 +41,21 @@ class Digest:
     Attributes:
         structure: Of its structure; None if it differs each time.
         weights: Of its initial weights; None if they differ each time.
+        attributes: What it computes with besides its weights; see `attributes_of`.
     """
 
     structure: str | None
     weights: str | None
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, str | None]:
-        """Both in JSON types."""
-        return {"structure": self.structure, "weights": self.weights}
+        """The hashes of the structure with the attributes, and of the weights, in JSON types."""
+        structure = self.structure
+        if structure is not None and self.attributes:
+            structure = hashlib.sha256(
+                "\n".join([structure, *(f"{name} {text}" for name, text in sorted(self.attributes.items()))]).encode()
+            ).hexdigest()
+        return {"structure": structure, "weights": self.weights}
 
 
 def is_own_network(value: Any) -> bool:
@@ -107,6 +115,8 @@ def described_network(part: Part) -> Digest | None:
     return Digest(
         structure=found.structure if found.structure == again.structure else None,
         weights=found.weights if found.weights == again.weights else None,
+        # Without what differs each time, such as a time.
+        attributes={name: text for name, text in found.attributes.items() if again.attributes.get(name) == text},
     )
 
 
@@ -147,7 +157,9 @@ def digest_of(network: Any) -> Digest | None:
         count = _add(structure, weights, "", values)
     except (Deep5Error, TypeError, ValueError, RecursionError):
         return None
-    return Digest(structure=structure.hexdigest(), weights=weights.hexdigest()) if count else None
+    if not count:
+        return None
+    return Digest(structure=structure.hexdigest(), weights=weights.hexdigest(), attributes=attributes_of(network))
 
 
 def _add(structure: Any, weights: Any, name: str, value: Any) -> int:

@@ -17,6 +17,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
+from deep5.networks.module_state import attributes_of
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
@@ -252,8 +253,8 @@ def _spec(name: str, value: Any) -> TensorSpec:
 
 
 def _structure(module: torch.nn.Module, loss: Loss) -> str:
-    """The module's layers and, if Python finds it, the source of its computations."""
-    parts = [str(module)]
+    """The module's layers and attributes and, if Python finds it, the source of its computations."""
+    parts = [str(module), *(f"{name} {text}" for name, text in sorted(attributes_of(module).items()))]
     for what in (type(module), loss):
         try:
             parts.append(inspect.getsource(what))

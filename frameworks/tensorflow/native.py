@@ -19,6 +19,7 @@ from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
+from deep5.networks.module_state import attributes_of
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
@@ -183,7 +184,7 @@ def _spec(variable: Any) -> TensorSpec:
 
 
 def _structure(model: Any, loss: Loss) -> str:
-    """The model's layers as Keras serializes them, or its source if Keras cannot serialize it."""
+    """The model's layers as Keras serializes them, or its source if Keras cannot serialize it; and attributes."""
     parts = [str(getattr(loss, "name", None) or getattr(loss, "__qualname__", type(loss).__name__))]
     try:
         parts.append(json.dumps(_unnumbered(json.loads(model.to_json()), {}), sort_keys=True))
@@ -191,6 +192,7 @@ def _structure(model: Any, loss: Loss) -> str:
         parts += [type(layer).__qualname__ for layer in model.layers]
         with contextlib.suppress(OSError, TypeError):
             parts.append(inspect.getsource(type(model)))
+    parts += [f"{name} {text}" for name, text in sorted(attributes_of(model).items())]
     return "\n".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: S311 - the generators that users draw from
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from deep5.core.seeds import derive_seed
+from deep5.networks.module_state import attributes_of
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.own_network import Digest, digest_of
 from deep5.recipe.recipe import load_recipe
@@ -213,6 +215,141 @@ def test_a_keras_model_has_one_structure_although_keras_numbers_its_names(kind: 
         changed = digest_of(seeded_call(1, lambda: made(other)))
         assert changed is not None
         assert changed.structure != one.structure
+
+
+@pytest.mark.slow
+def test_attributes_of_a_keras_layer_are_in_its_digest() -> None:
+    pytest.importorskip("keras")
+    made, other = keras_models()["own"]
+    one, two = (digest_of(seeded_call(1, functools.partial(made, scale))) for scale in (2.0, other))
+    assert one is not None
+    assert two is not None
+    assert one.document() != two.document()
+    assert (one.structure, one.weights) == (two.structure, two.weights)
+
+
+MODULE = """
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from pathlib import Path
+
+import torch
+
+import deep5 as d5
+from deep5.frameworks.pytorch import from_module
+
+SCALE = float(os.environ["SCALE"])
+COUNT = itertools.count()
+
+@dataclasses.dataclass
+class Settings:
+    scale: float
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 16), torch.nn.Linear(16, 3)
+        self.place = Path(__file__).parent
+        self.here = os.path.dirname(__file__)
+        {attribute}
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+def own(seed=0):
+    return Scaled()
+
+def run_on(module, seed=0):
+    inputs = {{"input": d5.TensorSpec(shape=("N", 4)), "label": d5.TensorSpec(shape=("N",), dtype="int64")}}
+    return from_module(module, torch.nn.functional.cross_entropy, inputs=inputs, seed=seed)
+
+FIXED = {{"model": own, "executor": run_on, "dataset": "synthetic", "epochs": 1,
+         "dataset_kwargs": {{"shape": (4,), "classes": 3, "train": 32, "test": 8}}}}
+MUTABLE = {{"batch_size": 16, "optimizer": "sgd", "optimizer_kwargs": {{"lr": 0.1}}}}
+METRICS = [("training_loss", None)]
+"""
+ATTRIBUTES = {
+    "a number": "self.scale = SCALE",
+    "a private one": "self._scale = SCALE",
+    "a submodule's": "self.first.scale = SCALE",
+    "a string": "self.kind = f'scaled by {SCALE}'",
+    "a bool": "self.scaled = SCALE > 1",
+    "a tensor": "self.t = torch.full((16,), SCALE)",
+    "tensors in containers": "self.parts = {'a': [torch.full((16,), SCALE)], 'b': ()}",
+    "a buffer that is not saved": "self.register_buffer('t', torch.full((16,), SCALE), persistent=False)",
+    "settings": "self.settings = Settings(SCALE)",
+    "a function": "self.activation = torch.nn.functional.relu if SCALE > 1 else torch.nn.functional.gelu",
+    "a function with arguments": "self.activation = functools.partial(torch.nn.functional.leaky_relu, slope=SCALE)",
+    "a module that is not registered": "self.parts = [torch.nn.Linear(2, 2).requires_grad_(SCALE > 1)]",
+    "a frozen layer": "self.first.requires_grad_(SCALE > 1)",
+    "what a layer does not print": "self.pool = torch.nn.AvgPool2d(2, count_include_pad=SCALE > 1)",
+    "an attribute of the class": "type(self).scale = SCALE",
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_module_are_in_its_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    found = []
+    for place, scale in (("a", "1"), ("b", "7"), ("c", "1")):
+        path = tmp_path / place / "own.py"
+        path.parent.mkdir()
+        path.write_text(MODULE.format(attribute=ATTRIBUTES[name]))
+        monkeypatch.setenv("SCALE", scale)
+        found.append(load_recipe(path).fixed_hash())
+    assert found[0] != found[1]
+    assert found[0] == found[2], "in another folder"
+
+
+def test_attributes_of_a_module_are_in_the_hash_of_the_network_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "own.py"
+    path.write_text(MODULE.format(attribute="self.t = torch.full((16,), SCALE)"))
+    networks = []
+    for scale in ("1", "7", "1"):
+        monkeypatch.setenv("SCALE", scale)
+        networks.append(run(path)["provenance"]["network"])
+    assert networks[0] == networks[2] != networks[1]
+
+
+@pytest.mark.parametrize("value", ["next(COUNT)", "time.perf_counter()", "str(object())", "object()"])
+def test_a_value_that_differs_each_time_leaves_the_rest_in_the_hash(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "own.py"
+    found = []
+    for scale in ("1", "7"):
+        path.write_text(MODULE.format(attribute=f"self.scale, self.value = SCALE, {value}"))
+        monkeypatch.setenv("SCALE", scale)
+        first, again = load_recipe(path), load_recipe(path)
+        assert first.fixed_hash() == again.fixed_hash()
+        assert first.content is not None
+        assert first.content["network"]["structure"] is not None
+        found.append(first.fixed_hash())
+    assert found[0] != found[1]
+    warned = any(ANOTHER in warning for warning in run(path)["warnings"])
+    assert warned is ("object" not in value), "an address is no difference"
+
+
+def test_layers_of_pytorch_that_print_their_settings_keep_their_hashes() -> None:
+    torch = pytest.importorskip("torch")
+    layers = [
+        torch.nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
+        torch.nn.BatchNorm2d(4, eps=1e-3),
+        torch.nn.LSTM(3, 4, bias=False, bidirectional=True),
+        torch.nn.GELU("tanh"),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Dropout(0.1),
+        torch.nn.Hardswish(),
+        torch.nn.CrossEntropyLoss(),
+    ]
+    assert attributes_of(torch.nn.Sequential(*layers)) == {}
 
 
 TORCH = """
