@@ -77,17 +77,18 @@ def content_of(
         return None
     with importable(path) if path is not None else nullcontext(), noting() as opened:
         code, files = _code(roots, path, source)
-        if creates and model is not None:
-            # What the function imports by a name that it computes is imported again, to be noted in every process.
-            with one_at_a_time(), hidden(path, but=code.modules) if path is not None else nullcontext():
+        # What functions import by a name that they compute is imported again, to be noted in every process.
+        with one_at_a_time(), hidden(path, but=code.modules) if path is not None else nullcontext():
+            if creates and model is not None:
                 network = described_network(model)
                 code, files = _code(roots, path, source)
-        for part in others:
-            # An error is reported where the part is used, with what it needs there.
-            with suppress(Exception):
-                _create(part)
+            for part in others:
+                # An error is reported where the part is used, with what it needs there.
+                with suppress(Exception):
+                    _create(part)
     files |= opened.read - opened.written
     files |= _of_bodies(code)
+    files |= _of_imported(files, code)
     files = {name for name in files if is_users(name, folder) and Path(name).is_file()}
     hashes = set()
     for name in files:
@@ -221,4 +222,16 @@ def _of_bodies(code: Code) -> set[str]:
     found = {name for file in code.files for name in opened_by(file)}
     for file, spans in code.lines.items():
         found |= {name for name, line in opened_by(file).items() if any(first <= line <= last for first, last in spans)}
+    return found
+
+
+def _of_imported(files: set[str], code: Code) -> set[str]:
+    """The files that other modules opened while they were imported: those imported by a name that the code computes."""
+    found, left = set[str](), list(files)
+    while left:
+        name = os.path.realpath(left.pop())
+        if name not in code.files and name not in code.lines:
+            more = opened_by(name).keys() - files - found
+            found |= more
+            left += more
     return found

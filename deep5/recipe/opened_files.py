@@ -10,11 +10,13 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import unquote
 
 from deep5.core.own_files import is_own_file
 
@@ -26,7 +28,10 @@ _INSTALLED: list[bool] = []
 _BODIES: dict[str, dict[str, int]] = {}
 _CREATES = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
 _IMPORTS = "<frozen importlib"
-# These read source files to show or to inspect them.
+_DESCRIPTORS = "/proc/self/fd"
+# These load a library that their caller names.
+_LOADERS = ("numpy.ctypeslib", "torch._ops")
+# These read source files to show or to inspect them; the user may read another file with them.
 _READERS_OF_SOURCE = ("linecache.py", "inspect.py", "tokenize.py", "traceback.py", "warnings.py")
 
 
@@ -52,6 +57,7 @@ def noting() -> Iterator[Opened]:
     if not _INSTALLED:
         _INSTALLED.append(True)
         sys.addaudithook(_hook)  # stays for the life of the process; it returns at once unless something is noted
+    _forget_shown()
     before, outer, opened = getattr(_LOCAL, "opened", None), getattr(_LOCAL, "begin", None), Opened()
     # The frame of the with statement: what is below it on the stack does not open files for the recipe.
     _LOCAL.opened, _LOCAL.begin = opened, sys._getframe(2)
@@ -85,37 +91,133 @@ def forget_opened_by(module_file: str) -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open":
+    if event not in _EVENTS:
         return
     opened = getattr(_LOCAL, "opened", None)
     if opened is None:
         return
     _LOCAL.opened = None  # opening files here would note them
     try:
-        _note(opened, *args[:3])
+        _EVENTS[event](opened, args, sys._getframe(1))
     except (TypeError, ValueError, OSError):
         pass  # an unusual argument: the call itself reports it
     finally:
         _LOCAL.opened = opened
 
 
-def _note(opened: Opened, path: Any, mode: Any, flags: Any) -> None:
+def _note_open(opened: Opened, args: tuple[Any, ...], frame: FrameType) -> None:
+    path, mode, flags = args[:3]
     if isinstance(path, int):
         return
-    place = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay, as they may be replaced
+    name = os.fsdecode(path)
+    places = [os.path.abspath(name)]  # noqa: PTH100 - links stay, as they may be replaced
+    if mode is None and not os.path.isabs(name):  # noqa: PTH117 - os.open, which may start from an open folder
+        places += [os.path.normpath(os.path.join(folder, name)) for folder in _open_folders()]  # noqa: PTH118
     if (isinstance(mode, str) and set(mode) & set("wax")) or (isinstance(flags, int) and flags & _CREATES):
-        opened.written.add(place)
+        opened.written.update(places)
         return
+    for number, place in enumerate(places):
+        if number == 0 or Path(place).is_file():
+            _note(opened, place, frame)
+
+
+def _note_executed(opened: Opened, args: tuple[Any, ...], frame: FrameType) -> None:
+    """The source of a module: of one that is compiled already, only the compiled file is opened."""
+    name = getattr(args[0], "co_filename", "<")
+    if frame.f_code.co_filename.startswith(_IMPORTS) and not name.startswith("<"):
+        _note(opened, os.path.abspath(name), frame)  # noqa: PTH100
+
+
+def _note_library(opened: Opened, args: tuple[Any, ...], frame: FrameType) -> None:
+    """An extension module, or a library that ctypes loads by its path."""
+    imported = len(args) > 1
+    name = args[1] if imported else args[0]
+    if not isinstance(name, (str, bytes, os.PathLike)) or os.sep not in (name := os.fsdecode(name)):
+        return
+    caller = None if imported else _after(frame, "ctypes")
+    # What deep5 and other packages compile for this machine follows from its source.
+    if (
+        caller is None
+        or is_own_file(os.path.realpath(caller.f_code.co_filename))
+        or str(caller.f_globals.get("__name__")).startswith(_LOADERS)
+    ):
+        _note(opened, os.path.abspath(name), frame)  # noqa: PTH100
+
+
+def _note_database(opened: Opened, args: tuple[Any, ...], frame: FrameType) -> None:
+    name = os.fsdecode(args[0])
+    name = unquote(name.removeprefix("file:").partition("?")[0]) if name.startswith("file:") else name
+    place = os.path.abspath(name)  # noqa: PTH100
+    if Path(place).is_file():
+        _note(opened, place, frame)
+    elif name and name != ":memory:":
+        opened.written.add(place)
+
+
+_EVENTS: dict[str, Callable[[Opened, tuple[Any, ...], FrameType], None]] = {
+    "open": _note_open,
+    "exec": _note_executed,
+    "import": _note_library,
+    "ctypes.dlopen": _note_library,
+    "sqlite3.connect": _note_database,
+}
+
+
+def _note(opened: Opened, place: str, frame: FrameType) -> None:
+    """Note a file that is read."""
     if "__pycache__" in place and place.endswith(".pyc"):
         place = importlib.util.source_from_cache(place)
-    body, imported, shown = _opener(sys._getframe(2))
-    if shown or (imported and not (place.endswith(".py") and is_own_file(place))):
+    body, imported, shown = _opener(frame)
+    if (imported and not is_own_file(place)) or (shown and _is_source(place)):
         return
     if body is None:
         opened.read.add(place)
     else:
         file, line = body
         _BODIES.setdefault(os.path.realpath(file), {})[place] = line
+
+
+def _open_folders() -> list[str]:
+    """The folders that this process has open: the event of os.open does not say from which of them it starts."""
+    found = []
+    for number in os.listdir(_DESCRIPTORS) if Path(_DESCRIPTORS).is_dir() else ():  # noqa: PTH208
+        with suppress(OSError):
+            place = os.readlink(f"{_DESCRIPTORS}/{number}")  # noqa: PTH115 - Path would resolve it
+            if Path(place).is_dir():
+                found.append(place)
+    return found
+
+
+def _sources() -> set[str]:
+    """The sources of loaded modules of the user's."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    # Most modules are installed ones, whose names show it.
+    own = [file for file in files if isinstance(file, str) and f"-packages{os.sep}" not in file and is_own_file(file)]
+    return set(map(os.path.realpath, own))
+
+
+def _is_source(place: str) -> bool:
+    """Whether a file is the source of a loaded module, or not the user's."""
+    real = os.path.realpath(place)
+    return not is_own_file(real) or real in _sources()
+
+
+def _forget_shown() -> None:
+    """Let linecache read the user's other files again, which it opens only once in a process."""
+    linecache = sys.modules.get("linecache")
+    kept = [name for name in getattr(linecache, "cache", ()) if not name.startswith("<")]
+    kept = [name for name in kept if is_own_file(os.path.abspath(name)) and Path(name).is_file()]  # noqa: PTH100
+    sources = _sources() if kept else set()
+    for name in kept:
+        if os.path.realpath(name) not in sources:
+            linecache.cache.pop(name, None)  # type: ignore[union-attr]
+
+
+def _after(frame: FrameType | None, package: str) -> FrameType | None:
+    """The first frame that is not in a package of the standard library."""
+    while frame is not None and f"{os.sep}{package}{os.sep}" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame
 
 
 def _opener(frame: FrameType | None) -> tuple[tuple[str, int] | None, bool, bool]:

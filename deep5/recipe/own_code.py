@@ -15,12 +15,11 @@ from pathlib import Path
 from deep5.core.own_files import file_of, is_own_file
 from deep5.core.python_source import parse, syntax_hash, syntax_hash_of
 from deep5.recipe.effects import is_type_checking
+from deep5.recipe.named_imports import named_imports
 from deep5.recipe.opened_files import not_noting
 from deep5.recipe.slices import reached
 
 __all__ = ["Code"]
-
-_IMPORTERS = ("import_module", "__import__")
 
 
 class Code:
@@ -103,7 +102,7 @@ class Code:
             self.add_named(package, folder)
 
     def _follow(self, statements: Sequence[ast.stmt], package: str, folder: str) -> None:
-        for name in _imports(statements, package):
+        for name in (*_imports(statements, package), *sorted(named_imports(statements, package))):
             self.add_named(name, folder)
 
     def add_named(self, name: str, folder: str) -> None:
@@ -133,18 +132,7 @@ def _imports(statements: Iterable[ast.AST], package: str) -> Iterator[str]:
                     continue
             yield base
             yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
-        elif isinstance(statement, ast.Call) and (name := _literal_import(statement)):
-            yield name
         yield from _imports(ast.iter_child_nodes(statement), package)
-
-
-def _literal_import(call: ast.Call) -> str | None:
-    called = call.func
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    first = call.args[0] if call.args else None
-    if name in _IMPORTERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
-        return first.value
-    return None
 
 
 def _is_others(name: str) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.core.compiler import compiler
 from deep5.core.errors import RecipeError
 from deep5.core.python_source import syntax_hash
 from deep5.recipe.recipe import Recipe, load_recipe
@@ -147,7 +148,7 @@ DIFFERENT: dict[str, tuple[Files, Files]] = {
     "an import by a computed string": (
         {
             "own.py": own(
-                top="import importlib", first="w = importlib.import_module('la' + 'zy').W", hidden="8 + 0 * w"
+                top="import importlib", first="w = importlib.import_module('la' + str('zy')).W", hidden="8 + 0 * w"
             ),
             "lazy.py": "W = 1\n",
         },
@@ -312,6 +313,164 @@ DIFFERENT: dict[str, tuple[Files, Files]] = {
     "an import for its effect": (
         {"own.py": rule("1", top="import patches"), "patches.py": "import math\nmath.two = 1\n"},
         {"patches.py": "import math\nmath.two = 2\n"},
+    ),
+}
+# Modules that only an update rule imports, by a string: the factor of the rule, and statements before it.
+NAMED = {
+    "another name of the function": ("load('helpers').F", "from importlib import import_module as load"),
+    "a variable with the function": ("load('helpers').F", "import importlib\nload = importlib.import_module"),
+    "another name of the module": ("il.import_module('helpers').F", "import importlib as il"),
+    "a keyword": ("importlib.import_module(name='helpers').F", "import importlib"),
+    "a built-in function": ("__import__('helpers').F", ""),
+    "a variable with the string": ("importlib.import_module(NAME).F", "import importlib\nNAME = 'helpers'"),
+    "a table": ("importlib.import_module(TABLE['f']).F", "import importlib\nTABLE = {'f': 'helpers'}"),
+    "a sum of strings": ("importlib.import_module('help' + 'ers').F", "import importlib"),
+    "partial": (
+        "load().F",
+        "import importlib, functools\nload = functools.partial(importlib.import_module, 'helpers')",
+    ),
+    "map": ("list(map(importlib.import_module, ['helpers']))[0].F", "import importlib"),
+    "getattr": ("getattr(importlib, 'import_module')('helpers').F", "import importlib"),
+    "a default": ("(lambda load=importlib.import_module: load('helpers'))().F", "import importlib"),
+    "runpy": ("runpy.run_module('helpers')['F']", "import runpy"),
+    "pkgutil": ("pkgutil.resolve_name('helpers:F')", "import pkgutil"),
+}
+DIFFERENT |= {
+    f"an import in a rule: {name}": (
+        {"own.py": rule(factor, top=top), "helpers.py": "F = 1\n"},
+        {"helpers.py": "F = 2\n"},
+    )
+    for name, (factor, top) in NAMED.items()
+}
+# The same in a package.
+RELATIVE = {
+    "by the package": "importlib.import_module('.inner', __package__).F",
+    "by keywords": "importlib.import_module(name='.inner', package=__package__).F",
+    "by a specification": "importlib.import_module('.inner', __spec__.parent).F",
+    "by a formatted string": "importlib.import_module(f'{__package__}.inner').F",
+    "by a level": "__import__('inner', globals(), None, ['F'], 1).F",
+    "by a list": "__import__('pack', fromlist=['inner']).inner.F",
+}
+DIFFERENT |= {
+    f"a relative import in a rule: {name}": (
+        {
+            "own.py": own(top="from pack.rules import Rule", fixed=', "optimizer": Rule', mutable=""),
+            "pack/__init__.py": "",
+            "pack/rules.py": "import importlib\nimport deep5 as d5\n" + RULE.format(factor=factor),
+            "pack/inner.py": "F = 1\n",
+        },
+        {"pack/inner.py": "F = 2\n"},
+    )
+    for name, factor in RELATIVE.items()
+}
+LOADER = (
+    "import importlib.machinery, importlib.util, os\n"
+    "place = os.path.join(os.path.dirname(__file__), 'lib', 'h.inc')\n"
+    "loader = importlib.machinery.SourceFileLoader('hh', place)\n"
+    "hh = importlib.util.module_from_spec(importlib.util.spec_from_file_location('hh', place, loader=loader))\n"
+    "loader.exec_module(hh)\n"
+)
+OPENAT = (
+    "def read():\n"
+    "    folder = os.open(Path(__file__).parent / 'data', os.O_RDONLY)\n"
+    "    file = os.open('f.txt', os.O_RDONLY, dir_fd=folder)\n"
+    "    return float(os.read(file, 9)), os.close(file), os.close(folder)\n"
+)
+IN_INIT = ("self.lr = lr", "self.lr, self.f = lr, float({read})")
+
+
+def reading(read: str, top: str = "") -> str:
+    """A recipe whose rule reads a file when it is created."""
+    return rule("self.f", top=top).replace(IN_INIT[0], IN_INIT[1].format(read=read))
+
+
+SELECT = "select f from t"
+
+
+def database(value: int) -> bytes:
+    import sqlite3
+
+    with sqlite3.connect(":memory:") as made:
+        made.execute("create table t (f real)")
+        made.execute("insert into t values (?)", [value])
+        made.commit()
+        return made.serialize()
+
+
+DIFFERENT |= {
+    "a source by another suffix": (
+        {
+            "own.py": own(fixed=', "optimizer": "rules.py:Rule"', mutable=""),
+            "rules.py": "import deep5 as d5\nfrom base import hh\n" + RULE.format(factor="hh.F"),
+            "base.py": LOADER,
+            "lib/h.inc": "F = 1\n",
+        },
+        {"lib/h.inc": "F = 2\n"},
+    ),
+    "a file that a package provides": (
+        {
+            "own.py": own(top="from pack.rules import Rule", fixed=', "optimizer": Rule', mutable=""),
+            "pack/__init__.py": "",
+            "pack/rules.py": "import pkgutil\nimport deep5 as d5\n"
+            + RULE.format(factor="self.f").replace(
+                *(IN_INIT[0], IN_INIT[1].format(read="pkgutil.get_data('pack', 'f.txt')"))
+            ),
+            "pack/f.txt": "1",
+        },
+        {"pack/f.txt": "2"},
+    ),
+    "a resource of a package": (
+        {
+            "own.py": reading(
+                "importlib.resources.files('pack').joinpath('f.txt').read_text()", "import importlib.resources"
+            ),
+            "pack/__init__.py": "",
+            "pack/f.txt": "1",
+        },
+        {"pack/f.txt": "2"},
+    ),
+    "a line of a file": (
+        {"own.py": reading(f"linecache.getline(str({BESIDE} / 'f.txt'), 1)", "import linecache"), "f.txt": "1\n"},
+        {"f.txt": "2\n"},
+    ),
+    "a line of a program": (
+        {"own.py": reading(f"linecache.getline(str({BESIDE} / 'f.py'), 1)[4:]", "import linecache"), "f.py": "F = 1\n"},
+        {"f.py": "F = 2\n"},
+    ),
+    "a file from an open folder": (
+        {"own.py": reading("read()[0]", OPENAT), "data/f.txt": "1"},
+        {"data/f.txt": "2"},
+    ),
+    "a file from an open folder, beside one of its name": (
+        {"own.py": reading("read()[0]", OPENAT), "data/f.txt": "1", "f.txt": "3"},
+        {"data/f.txt": "2"},
+    ),
+    "a program that is run": (
+        {"own.py": reading(f"runpy.run_path(str({BESIDE} / 'f.txt'))['F']", "import runpy"), "f.txt": "F = 1\n"},
+        {"f.txt": "F = 2\n"},
+    ),
+    "a program that is executed": (
+        {"own.py": rule("F", top=f"exec(({BESIDE} / 'f.txt').read_text())"), "f.txt": "F = 1\n"},
+        {"f.txt": "F = 2\n"},
+    ),
+    "a database": (
+        {
+            "own.py": reading(
+                f"sqlite3.connect({BESIDE} / 'f.db').execute('{SELECT}').fetchone()[0]", "import sqlite3"
+            ),
+            "f.db": database(1),
+        },
+        {"f.db": database(2)},
+    ),
+    "a file that an import by a computed string reads": (
+        {
+            "own.py": own(
+                top="import importlib", first="w = importlib.import_module('la' + str('zy')).W", hidden="8 + 0 * w"
+            ),
+            "lazy.py": f"from pathlib import Path\nW = int(({BESIDE} / 'w.txt').read_text())\n",
+            "w.txt": "1",
+        },
+        {"w.txt": "2"},
     ),
 }
 
@@ -552,7 +711,7 @@ ALL: Files = {
     "own.py": rule(
         "F * G",
         top="from helpers import F\nimport helpers.more\nG = float((Path(__file__).parent / 'g.txt').read_text())",
-        first="import importlib; w = importlib.import_module('la' + 'zy').W",
+        first="import importlib; w = importlib.import_module('la' + str('zy')).W",
         hidden="8 * w",
     ),
     "helpers/__init__.py": "from .more import F\n",
@@ -589,6 +748,28 @@ def test_the_hash_does_not_depend_on_the_place_the_process_or_what_ran_before(
         == first
     )
     assert hash_elsewhere(copied, cwd="/") == first, "with compiled modules in __pycache__"
+
+
+def test_a_source_of_another_suffix_counts_in_every_process(tmp_path: Path) -> None:
+    """Its compiled file, which the second process finds, does not name it."""
+    files = DIFFERENT["a source by another suffix"][0]
+    path = write(tmp_path, files)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    hashes = [hash_elsewhere(path, env=environment) for _ in range(2)]
+    assert list((tmp_path / "lib").rglob("*.pyc"))
+    assert hashes[0] == hashes[1]
+
+
+def test_a_library_that_ctypes_loads_counts(tmp_path: Path) -> None:
+    if (command := compiler()) is None:
+        pytest.skip("no C compiler")
+    path = write(tmp_path, {"own.py": reading(f"ctypes.CDLL(str({BESIDE} / 'f.so')).f()", "import ctypes")})
+    hashes = []
+    for value in (1, 2, 1):
+        write(tmp_path, {"f.c": f"int f(void) {{ return {value}; }}\n"})
+        subprocess.run([command, "-shared", "-fPIC", "-o", "f.so", "f.c"], cwd=tmp_path, check=True)
+        hashes.append(hash_elsewhere(path))
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_two_recipes_with_helpers_of_one_name_each_get_their_own(tmp_path: Path) -> None:
