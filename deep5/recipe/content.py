@@ -24,6 +24,7 @@ from deep5.recipe.opened_files import noting, opened_by
 from deep5.recipe.own_code import Code
 from deep5.recipe.own_modules import hidden, importable
 from deep5.recipe.own_network import described_network, is_own_network
+from deep5.recipe.own_operators import files_of_operator, files_of_operators
 from deep5.recipe.part import Part, is_factory
 
 __all__ = ["content_of"]
@@ -89,6 +90,7 @@ def content_of(
     files |= opened.read - opened.written
     files |= _of_bodies(code)
     files |= _of_imported(files, code)
+    files |= files_of_operators(code)
     files = {name for name in files if is_users(name, folder) and Path(name).is_file()}
     hashes = set()
     for name in files:
@@ -186,7 +188,7 @@ def _add(code: Code, files: set[str], root: _Root, path: Path | None, source: by
     if isinstance(component, str):
         code.add_named(component.partition(":")[0], str(Path.cwd()))
         return
-    files.update(_of_operator(component))
+    files.update(files_of_operator(component))
     module = sys.modules.get(component.__module__)
     file = file_of(module)
     if file is None:
@@ -204,17 +206,6 @@ def _add(code: Code, files: set[str], root: _Root, path: Path | None, source: by
         code.add_module(component.__module__, file, folder)
     if source is not None:
         code.add_changes(str(path), source)
-
-
-def _of_operator(component: Any) -> list[str]:
-    """The C++ files of an operator."""
-    from deep5.operators.cpp import CppOperator
-    from deep5.operators.cpp_library import source_path
-
-    if not (isinstance(component, type) and issubclass(component, CppOperator)):
-        return []
-    found = [source_path(component, text) for text in (component.source, component.cuda) if text]
-    return [str(file) for file in found if file is not None and file.is_file()]
 
 
 def _of_bodies(code: Code) -> set[str]:

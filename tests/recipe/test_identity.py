@@ -397,7 +397,58 @@ def database(value: int) -> bytes:
         return made.serialize()
 
 
+OPERATOR = """
+import deep5 as d5
+@d5.register_operator("Scale", domain="org.identity")
+class Scale(d5.CppOperator):
+    source = "cpp/scale.cpp"
+    def specs(self, x): return (x,)
+"""
+SCALES = own(top="from ops import Scale", first="return scaled(seed)").replace(
+    "def own",
+    """
+def scaled(seed):
+    build = d5.NetworkBuilder("scaled", dtype="float32", seed=seed)
+    x, label = build.input("input", ("N", 4)), build.input("label", ("N",), "int64")
+    x = build.op("Scale", x, domain="org.identity")
+    x = build.op("Gemm", x, build.parameter("w1", (3, 4)), transB=1)
+    return build.network({"logits": x, "loss": build.op("SoftmaxCrossEntropyLoss", x, label, reduction="mean")})
+
+def own""",
+)
+CPP: Files = {
+    "own.py": SCALES,
+    "ops.py": OPERATOR,
+    "cpp/scale.cpp": '#include <deep5/operator.h>\n#include <vector>\n#  include \\\n "f.h"\n',
+    "cpp/f.h": '#define TABLE "table.inc"\n#include TABLE\n#include <deeper/g.h>\n',
+    "cpp/table.inc": "1\n",
+    "cpp/deeper/g.h": '#include "h.h"\n#include "f.h"\n',
+    "cpp/deeper/h.h": "#define FACTOR 1\n",
+}
 DIFFERENT |= {
+    f"a file of an operator: {name}": (CPP, {name: "// another\n"})
+    for name in ("cpp/scale.cpp", "cpp/f.h", "cpp/table.inc", "cpp/deeper/g.h", "cpp/deeper/h.h")
+}
+DIFFERENT |= {
+    "a header of an operator in the recipe's file": (
+        {
+            **CPP,
+            "own.py": SCALES.replace("from ops import Scale", OPERATOR)
+            .replace("build =", "build = Scale and")
+            .replace("org.identity", "org.identity.own"),
+        },
+        {"cpp/deeper/h.h": "#define FACTOR 2\n"},
+    ),
+    "a header of an operator's text": (
+        {
+            "own.py": SCALES,
+            "ops.py": OPERATOR.replace("import", "from pathlib import Path\nimport", 1).replace(
+                '"cpp/scale.cpp"', "f'#include \"{Path(__file__).parent}/f.h\"\\nstruct Scale;'"
+            ),
+            "f.h": "1\n",
+        },
+        {"f.h": "2\n"},
+    ),
     "a source by another suffix": (
         {
             "own.py": own(fixed=', "optimizer": "rules.py:Rule"', mutable=""),
@@ -693,6 +744,7 @@ SAME: dict[str, tuple[Files, Files]] = {
         {"own.py": own(first="Path('/etc/hosts').read_text(); Path('/proc/self/stat').read_text()")},
         {},
     ),
+    "a file beside an operator": (CPP, {"cpp/other.h": "1\n", "f.h": "2\n"}),
     "a package of others": ({"own.py": own(top="import safetensors.numpy")}, {}),
 }
 
