@@ -20,6 +20,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _SYSTEM = tuple(
     f"/{name}/" for name in ("proc", "sys", "dev", "etc", "run", "boot", "lib", "lib64", "usr/lib", "usr/lib64")
 )
+# Folders of users within them: memory as a file system, mounted media, and a user's own temporary files.
+_USERS = ("/dev/shm/", "/run/media/", "/run/user/", "/run/shm/")  # noqa: S108 - compared, not written to
 
 
 @functools.cache
@@ -43,18 +45,23 @@ def is_own_file(path: str) -> bool:
 def is_users(path: str, folder: Path | None) -> bool:
     """Whether a file that a recipe's code opens is the user's.
 
-    Files of installed packages, of the system, of deep5 and its cache, and of the settings and caches of programs
-    (`~/.…`) are not, unless these are in the folder of the recipe.
+    Files of installed packages, of deep5 and of its cache are not. Nor are files of the system and of the settings and
+    caches of programs (`~/.…`), unless they are in the folder of the recipe.
 
     Args:
         path: The file, absolute.
         folder: The recipe's folder, or None.
     """
     place = os.path.realpath(path)
-    if not is_own_file(path) or place.startswith((*_SYSTEM, *_cache())):
+    if not is_own_file(path) or place.startswith(_cache()):
         return False
-    beside = folder is not None and place.startswith(os.path.realpath(folder) + os.sep)
-    return beside or not place.startswith(_settings())
+    beside = "" if folder is None else os.path.realpath(folder).rstrip(os.sep) + os.sep
+    system = next((name for name in _SYSTEM if place.startswith(name)), None)
+    if system is not None and not place.startswith(_USERS):
+        # A recipe in a folder above it, such as /, is not beside it.
+        return beside.startswith(system) and place.startswith(beside)
+    home = _home()
+    return not home or not place.startswith(f"{home}.") or (beside.startswith(home) and place.startswith(beside))
 
 
 def _cache() -> tuple[str, ...]:
@@ -65,12 +72,12 @@ def _cache() -> tuple[str, ...]:
         return ()
 
 
-def _settings() -> tuple[str, ...]:
-    """What the paths of the settings and caches of programs start with; nothing if this user has no home folder."""
+def _home() -> str:
+    """What the paths of files in the home folder start with; "" if this user has none."""
     try:
-        return (os.path.realpath(Path.home()) + os.sep + ".",)
+        return os.path.realpath(Path.home()) + os.sep
     except RuntimeError:
-        return ()
+        return ""
 
 
 def file_of(module: ModuleType | None) -> str | None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import deep5 as d5
 from deep5.core.compiler import compiler
 from deep5.core.errors import RecipeError
+from deep5.core.own_files import is_users
 from deep5.core.python_source import syntax_hash
 from deep5.recipe.recipe import Recipe, load_recipe
 
@@ -800,6 +802,43 @@ def test_the_hash_does_not_depend_on_the_place_the_process_or_what_ran_before(
         == first
     )
     assert hash_elsewhere(copied, cwd="/") == first, "with compiled modules in __pycache__"
+
+
+HOME, SHM = os.path.realpath(Path.home()), "/dev/shm"  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "counts"),
+    [
+        (f"{SHM}/work/f.txt", f"{SHM}/work", True),
+        (f"{SHM}/data/f.txt", "/home/ada", True),
+        ("/run/media/ada/disk/f.txt", "/run/media/ada/disk/recipes", True),
+        ("/run/user/1000/f.txt", None, True),
+        ("/etc/recipes/data/f.txt", "/etc/recipes", True),
+        ("/etc/hosts", "/etc/recipes", False),
+        ("/etc/hosts", "/", False),
+        ("/dev/null", None, False),
+        ("/run/lock/f.txt", "/run/user/1000", False),
+        (f"{HOME}/.config/f.txt", None, False),
+        (f"{HOME}/.config/f.txt", f"{HOME}/.config", True),
+        (f"{HOME}/.config/f.txt", "/", False),
+        (f"{HOME}/.config/f.txt", HOME, True),
+        ("/srv/f.txt", None, True),
+    ],
+)
+def test_whose_a_file_is(file: str, folder: str | None, counts: bool) -> None:
+    assert is_users(file, None if folder is None else Path(folder)) is counts
+
+
+def test_a_recipe_in_shared_memory_has_its_files_in_its_hash() -> None:
+    if not os.access(SHM, os.W_OK):
+        pytest.skip("no /dev/shm")
+    before, changes = DIFFERENT["a file read at the top"]
+    with tempfile.TemporaryDirectory(dir=SHM, prefix="deep5-") as name:
+        path = write(Path(name), before)
+        first = hash_of(path)
+        write(Path(name), changes)
+        assert hash_of(path) != first
 
 
 def test_a_source_of_another_suffix_counts_in_every_process(tmp_path: Path) -> None:
