@@ -103,6 +103,8 @@ class Scope:
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.sets.update({node.name} if id(node) not in inner else ())
                 for decorator in node.decorator_list:
+                    # A registry of another package: whatever names the object reaches it there.
+                    found.acts |= "register" in ast.unparse(decorator) and root_of(decorator) in self.imports
                     self._call(found, decorator, [], is_alone=False)
                 if isinstance(node, ast.ClassDef):
                     self._subclass(found, node)

@@ -562,6 +562,12 @@ def made(text: str) -> tuple[Files, Files]:
     return dict(two), dict(three)
 
 
+OPERATOR = (
+    "@d5.register_operator('Own', domain='org.example')\nclass Own(d5.Operator):\n    def specs(self, x): return (x,)\n"
+    "    def forward(self, x): return x * $\n    def backward(self, dy, x, y, needs): return (dy[0],)\n"
+)
+
+
 CHANGES = {
     "a decorator that registers": changed("TABLE['f']", REGISTER + "@register\ndef f(): return $"),
     "a decorator with arguments": changed(
@@ -574,6 +580,7 @@ CHANGES = {
         "class Table:\n    t = {}\n    def add(self, f):\n        self.t['f'] = f()\n        return f\n"
         "R = Table()\n@R.add\ndef f(): return $",
     ),
+    "an operator of a network": changed("1", OPERATOR),
     "a decorated class": changed(
         "TABLE['f'].v", "TABLE = {}\ndef put(c):\n    TABLE['f'] = c\n    return c\n@put\nclass C:\n    v = $"
     ),
