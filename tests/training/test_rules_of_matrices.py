@@ -332,6 +332,108 @@ def test_the_inverse_root(p: int, condition: float) -> None:
     assert np.linalg.norm(inverse_root(matrix, p, 30) - want) <= 1e-11 + 1e-15 * condition
 
 
+# Gradients at the limits of float32.
+
+
+def fixed_gradient(framework: str, rule: d5.UpdateRule, shape: tuple[int, ...]) -> tuple[Any, Callable[..., None]]:
+    """An executor whose parameter `w` has the input as its gradient, and a function that does a step."""
+    pytest.importorskip({"pytorch": "torch", "reference": "numpy"}.get(framework, framework))
+    builder = d5.NetworkBuilder("given", dtype="float32")
+    given = builder.input("given", shape)
+    product = builder.op("Mul", builder.parameter("w", shape, d5.networks.ones), given)
+    executor = d5.framework(framework).executor(builder.network({"loss": builder.op("ReduceSum", product, keepdims=0)}))
+    optimizer = d5.RuleOptimizer(rule)
+    optimizer.bind(executor)
+    return executor, lambda step, grad: optimizer.step({"given": grad}, info(step))
+
+
+def exact_rank_one(scale: float) -> np.ndarray:
+    """A matrix of rank 1 in float32, too: small integers times a power of two near `scale`."""
+    left, right = np.arange(-3.0, 5.0), np.arange(-4.0, 4.0)
+    return np.outer(left, right) * 2.0 ** np.round(np.log2(scale))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("scale", [10.0, 1e15])
+def test_shampoo_of_rank_one_in_float32(framework: str, scale: float) -> None:
+    """H has the eigenvalues ε and σ² + ε: the step is lr · G / √(σ² + ε), here within 1 %."""
+    grad = exact_rank_one(scale)
+    executor, step = fixed_gradient(framework, d5.Shampoo(lr=0.1), grad.shape)
+    executor.load_state_dict({"w": np.zeros(grad.shape, "float32")})
+    for number in range(3):
+        step(number, grad.astype("float32"))
+    squares = np.linalg.norm(grad) ** 2 * np.arange(1, 4) + 1e-4
+    want = -0.1 * grad * np.sum(squares**-0.5)
+    np.testing.assert_allclose(executor.state_dict()["w"], want, rtol=0, atol=0.01 * float(np.max(np.abs(want))))
+
+
+@pytest.mark.parametrize(
+    ("steps", "shape", "draw_one"),
+    [
+        (3, (64, 32), lambda rng, shape: 10 * np.outer(rng.standard_normal(shape[0]), rng.standard_normal(shape[1]))),
+        (20, (8, 8), lambda rng, shape: 1e4 * rng.standard_normal(shape)),
+        (300, (8, 8), lambda rng, shape: 10 * np.outer(np.arange(1, 9) / 7, np.arange(8) / 3)),
+        (20, (3, 2, 4), lambda rng, shape: 1e3 * rng.standard_normal(shape)),
+    ],
+)
+def test_shampoo_in_float32_is_that_of_an_eigendecomposition(steps: int, shape: Any, draw_one: Any) -> None:
+    """Within 1 % of the distance covered: the eigenvalues of a rounded H below 1e-7 of its largest are lost."""
+    rng, live = np.random.default_rng(0), {"w": np.zeros(shape, "float32")}
+    kernel = d5.bind_rule(d5.Shampoo(lr=0.1), {"w": d5.TensorSpec(shape=shape, dtype="float32")})
+    kernel.attach(live)
+    paper = PaperShampoo({"w": np.zeros(shape)})
+    for number in range(steps):
+        grad = np.asarray(draw_one(rng, shape), "float32")
+        kernel.update({"w": grad}, info(number))
+        paper.step({"w": grad.astype("float64")})
+    want = paper.parameters()["w"]
+    assert np.linalg.norm(live["w"] - want) < 0.01 * np.linalg.norm(want)
+
+
+def test_a_negative_eigenvalue_of_rounding_does_not_diverge() -> None:
+    vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
+    values = np.array([1e4, 1.0, 1e-1, 1e-2, 1e-8, -1e-8])
+    found = np.linalg.eigvalsh(vectors.T @ inverse_root(vectors * values @ vectors.T, 4, 30) @ vectors)
+    np.testing.assert_allclose(sorted(found)[:4], values[:4] ** -0.25, rtol=0.01)
+    assert np.all(found[4:] < 4 * 1e-8**-0.25)
+
+
+@pytest.mark.parametrize("scale", [1e18, 1e30])
+def test_muon_does_not_depend_on_the_gradient_s_scale(scale: float) -> None:
+    def run(factor: float) -> np.ndarray:
+        live = {"w": np.zeros((6, 4), "float32")}
+        kernel = d5.bind_rule(d5.Muon(), {"w": d5.TensorSpec(shape=(6, 4), dtype="float32")})
+        kernel.attach(live)
+        kernel.update({"w": (factor * draw(0, {"w": (6, 4)})["w"]).astype("float32")}, info(0))
+        return live["w"]
+
+    np.testing.assert_allclose(run(scale), run(1.0), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["muon", "adafactor", "shampoo"])
+@pytest.mark.parametrize("scale", [1.0, 1e15, 1e-20, 0.0])
+def test_rules_of_matrices_stay_finite_in_float32(name: str, scale: float) -> None:
+    live = {key: np.ones(shape, "float32") for key, shape in SHAPES.items()}
+    kernel = d5.bind_rule(RULES[name](), {k: d5.TensorSpec(shape=v.shape, dtype="float32") for k, v in live.items()})
+    kernel.attach(live)
+    for number in range(3):
+        kernel.update({key: (scale * value).astype("float32") for key, value in draw(number).items()}, info(number))
+    assert all(np.isfinite(value).all() for value in live.values())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_empty_parameter_stays_empty(name: str) -> None:
+    shapes = {"none": (0,), "no columns": (3, 0), "no rows": (0, 2, 2), "w": (3, 2)}
+    live = {key: np.ones(shape) for key, shape in shapes.items()}
+    kernel = d5.bind_rule(RULES[name](), {k: d5.TensorSpec(shape=s, dtype="float64") for k, s in shapes.items()})
+    kernel.attach(live)
+    for number in range(2):
+        kernel.update(draw(number, shapes), info(number))
+    assert {key: value.shape for key, value in live.items()} == shapes
+    assert np.all(live["w"] != 1)
+    kernel.load_state_dict(kernel.state_dict())
+
+
 # The contract.
 
 

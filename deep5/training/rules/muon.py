@@ -10,6 +10,9 @@ from deep5.training.rule import State, UpdateRule
 
 __all__ = ["Muon", "orthogonalized"]
 
+# A normal number of float32, for a matrix of zeros.
+_SMALLEST = 1e-37
+
 
 class Muon(UpdateRule):
     """Steps that are nearly orthogonal matrices: the momentum's singular values are all replaced by about 1.
@@ -116,7 +119,10 @@ def orthogonalized(matrix: Array, epsilon: Array, iterations: int) -> Array:
     xp = array_namespace(matrix)
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if wide else xp.matrix_transpose(matrix)
-    x = x / xp.maximum(xp.sqrt(xp.sum(x * x)), epsilon)
+    # By the largest element first: the squares of large elements would overflow.
+    largest = xp.maximum(xp.max(xp.abs(x)), _SMALLEST * xp.ones((), dtype=x.dtype))
+    x = x / largest
+    x = x / xp.maximum(xp.sqrt(xp.sum(x * x)), epsilon / largest)
     for _ in range(iterations):
         gram = x @ xp.matrix_transpose(x)
         x = a * x + (b * gram + c * gram @ gram) @ x

@@ -7,6 +7,10 @@ from deep5.training.rule import State, UpdateRule
 
 __all__ = ["Shampoo", "inverse_root"]
 
+# A normal number of float32: the root of zero, times a gradient of zero, is zero.
+_SMALLEST = 1e-37
+_GROWTH = 1.2
+
 
 class Shampoo(UpdateRule):
     """Gradients multiplied, along each axis, by an inverse root of the sum of their products.
@@ -16,7 +20,9 @@ class Shampoo(UpdateRule):
     Hᵢ^(−1/2k). A vector has k = 1, a scalar counts as a vector.
 
     An axis longer than `largest` has the diagonal of Hᵢ only, as the paper's implementation does. The roots are
-    computed by a coupled Newton iteration, in products of matrices only.
+    computed by a coupled Newton iteration, in products of matrices only. An eigenvalue of Hᵢ below the rounding of its
+    largest, 1e-7 of it in float32, is lost, and counts as about that rounding. Gradients whose squares overflow make the
+    parameter NaN.
 
     Args:
         lr: Learning rate η.
@@ -63,7 +69,8 @@ class Shampoo(UpdateRule):
                 rows = inverse_root(h, 2 * len(shape), self.iterations) @ rows
             else:
                 h = state[f"axis{axis}"] + xp.sum(matrix * matrix, axis=1)
-                rows = rows * xp.reshape(h ** (-0.5 / len(shape)), (-1, 1))
+                root = xp.maximum(h, _SMALLEST * xp.ones_like(h)) ** (-0.5 / len(shape))
+                rows = rows * xp.reshape(root, (-1, 1))
             new[f"axis{axis}"] = h
             step = xp.permute_dims(xp.reshape(rows, moved), back)
         return param - self.lr * xp.reshape(step, param.shape), new
@@ -77,27 +84,42 @@ def inverse_root(matrix: Array, p: int, iterations: int) -> Array:
 
     M₀ = z A, X₀ = z^(1/p) I with z = (1 + p) / (2 ‖A‖);  T = ((p + 1) I − M) / p;  X ← X T;  M ← Tᵖ M
 
+    The iteration ends where ‖M − I‖, which falls for a positive definite A, grows by a fifth. Rounding may leave A with
+    a negative eigenvalue in place of one that is smaller than the rounding of its largest: M would diverge. X then has,
+    for such an eigenvalue, about the root of that rounding.
+
     Args:
         matrix: A, shape (n, n).
         p: An even integer of at least 2.
-        iterations: How often; see `Shampoo`.
+        iterations: How often at most; see `Shampoo`.
 
     References:
         Guo and Higham, A Schur-Newton method for the matrix pth root and its inverse, SIAM J. Matrix Anal. Appl. 28,
         2006, iteration 3.8; Anil et al., Scalable second order optimization for deep learning, arXiv:2002.09018,
-        algorithm 2.
+        algorithm 2, and the end of the iteration in its published implementation.
     """
     xp = array_namespace(matrix)
     identity = xp.eye(matrix.shape[0], dtype=matrix.dtype)
+    one = xp.ones((), dtype=matrix.dtype)
+    # By the largest element first: the squares of large elements would overflow.
+    largest = xp.maximum(xp.max(xp.abs(matrix)), _SMALLEST * one)
+    scaled = matrix / largest
     # The Frobenius norm is at least the spectral norm, so that all eigenvalues of M are within the iteration's region.
-    z = (1 + p) / (2 * xp.sqrt(xp.sum(matrix * matrix)))
-    m, x = z * matrix, z ** (1 / p) * identity
+    z = (1 + p) / (2 * xp.maximum(xp.sqrt(xp.sum(scaled * scaled)), one))
+    m, x = z * scaled, z ** (1 / p) * largest ** (-1 / p) * identity
+    away = m - identity
+    distance = xp.sum(away * away)
     for _ in range(iterations):
-        t = ((p + 1) * identity - m) / p
-        x = x @ t
+        t = identity - away / p
         square = t @ t
         power = square
         for _ in range(p // 2 - 1):
             power = power @ square
-        m = power @ m
+        new = power @ m
+        left = new - identity
+        norm = xp.sum(left * left)
+        # False for NaN, too. Once it is false, it stays false.
+        nearer = norm <= _GROWTH**2 * distance
+        x, m = xp.where(nearer, x @ t, x), xp.where(nearer, new, m)
+        away, distance = xp.where(nearer, left, away), xp.where(nearer, norm, distance)
     return x
