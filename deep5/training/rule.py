@@ -27,7 +27,8 @@ class UpdateRule:
     not name is rejected, because it would become a constant.
 
     A rule may depend on `param.shape`: products of matrices, `permute_dims`, `reshape`, sums over an axis, slices. It
-    is then traced once per shape, its states may have any shape, and the framework's own functions compute it.
+    is then traced once per shape, its states may have any shape, and the framework's own functions compute it. For an
+    empty parameter, `update_rule` of such a rule is not called, and the states stay as `init_state` returns them.
 
     Attributes:
         hyper: Names of the float attributes (`lr`, `beta1`, …).

@@ -136,8 +136,10 @@ def _traced(
         else Expr("input", (f"state:{key}",), element=False)
         for key, value in initial.items()
     }
+    # Nothing of an empty parameter can change, and a mean of it is undefined: its states stay as they begin.
+    empty = shape is not None and 0 in shape
     # A rule that modifies its state argument would work here and fail on arrays: pass copies.
-    prepared = _call(bound, "prepare_param", param, dict(state))
+    prepared = param if empty else _call(bound, "prepare_param", param, dict(state))
     point = None if prepared is param else _element(prepared, name, "prepare_param", shape)
     grad, norm = _conditioned(raw, stages)
     if "coupled_weight_decay" in stages.names:
@@ -147,7 +149,7 @@ def _traced(
         if attribute in (*hyper, *inputs):
             raise RuleError(f"{name}.sums returned {attribute!r}, which has another meaning; remedy: another name")
         object.__setattr__(bound, attribute, Expr("input", (f"sum:{attribute}",), element=False))
-    result = _call(bound, "update_rule", grad, param, dict(state))
+    result = (param, state) if empty else _call(bound, "update_rule", grad, param, dict(state))
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuleError(f"{name}.update_rule returned {type(result).__name__}; allowed: the pair (param, state)")
     new_state = _mapping(result[1], name, "update_rule")
@@ -159,7 +161,7 @@ def _traced(
     new_states = _states(new_state, name, "update_rule", shape)
     for key, value in new_states.items():
         new_states[key] = _as_before(value, initial[key], f"{name}.update_rule made the state {key!r}")
-    evaluated = _call(bound, "eval_param", param, dict(state))
+    evaluated = param if empty else _call(bound, "eval_param", param, dict(state))
     _check_evaluated(evaluated, name, inputs, sums)
     new_param = _element(result[0], name, "update_rule", shape)
     if "weight_decay" in stages.names:
