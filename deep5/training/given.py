@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter_ns
 
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.training.expression import ShapeNeeded
 from deep5.training.pipeline import GROUP_STAGES, GradientPipeline, Stages
 from deep5.training.reads import Reads
+from deep5.training.retrace import Compiled
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import TracedRule, trace_rule
 
@@ -48,7 +50,9 @@ class StepNumbers:
     ) -> None:
         self.rule, self.pipeline, self._hypers = rule, pipeline or GradientPipeline(), list(hypers)
         self.stages = Stages.of(self.pipeline, rule, hypers, fused=fused)
+        began = perf_counter_ns()
         self._of_shape = traces_of(rule, self.stages, shapes)
+        self._compiled = Compiled(rule, self.stages, self._of_shape, perf_counter_ns() - began)
         self.traced: TracedRule = next(iter(self._of_shape.values()))
         self.shaped = None not in self._of_shape
         self.width = len(self.traced.given)
@@ -86,6 +90,9 @@ class StepNumbers:
                 f"value; allowed: changes of hyperparameters, {', '.join(self.rule.hyper) or 'here none'}; "
                 "remedy: name the number in 'hyper' as a float, or create a new optimizer and bind it"
             )
+        self._compiled.left -= 1
+        if not self._compiled.left:
+            self._compiled.counted()
         if vars(self.pipeline) != self._pipeline_kept:
             self._check_pipeline()
         if self._plain:

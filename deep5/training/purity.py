@@ -19,7 +19,7 @@ from deep5.training.frozen_value import frozen
 from deep5.training.reads import Reads, recorded_copy
 from deep5.training.rule import UpdateRule
 
-__all__ = ["check_inputs", "traced_twice"]
+__all__ = ["check_inputs", "difference", "traced_twice"]
 
 Traced = TypeVar("Traced", bound=Any)
 
@@ -51,8 +51,8 @@ def traced_twice(rule: UpdateRule, trace: Callable[[UpdateRule], Traced]) -> Tra
     reads, generators = Reads(rule, names - {*first.inputs, *first.sums}), _generators()
     before = reads.value
     second = trace(recorded_copy(rule, names))
-    if (difference := _difference(first, second)) is not None:
-        raise RuleError(f"two traces of {name} differ: {difference}; {_REMEDY}")
+    if (what := difference(first, second)) is not None:
+        raise RuleError(f"two traces of {name} differ: {what}; {_REMEDY}")
     for what, content in _generators().items():
         if what in generators and generators[what] != content:
             raise RuleError(f"{name} draws random numbers from {what} while it is traced; {_REMEDY}")
@@ -98,11 +98,18 @@ def check_inputs(rule: UpdateRule) -> None:
         raise RuleError(f"{name}.new_input reads {min([*drawn, *seen])}; {allowed}")
 
 
-def _difference(first: Any, second: Any) -> str | None:
-    """The first difference of two traces, in words."""
+def difference(first: Any, second: Any, one_is: str = "in one", other_is: str = "in the other") -> str | None:
+    """The first difference of two traces, in words.
+
+    Args:
+        first: A trace, a data class that holds expressions.
+        second: Another one.
+        one_is: How the words refer to the first.
+        other_is: How they refer to the second.
+    """
     one, other = _places(first), _places(second)
     if one.keys() != other.keys():
-        return f"one has {', '.join(one)}, the other {', '.join(other)}"
+        return f"there is {', '.join(one)} {one_is}, {', '.join(other)} {other_is}"
     for what, root in one.items():
         nodes, others = topological([root]), topological([other[what]])
         numbers = ({node.serial: index for index, node in enumerate(order)} for order in (nodes, others))
@@ -110,13 +117,13 @@ def _difference(first: Any, second: Any) -> str | None:
         for a, b in zip(nodes, others, strict=False):
             if a.op == b.op == "const":
                 if frozen(a.args[0]) != frozen(b.args[0]):
-                    return f"{what} has the constant {a.args[0]!r} in one and {b.args[0]!r} in the other"
+                    return f"{what} has the constant {a.args[0]!r} {one_is} and {b.args[0]!r} {other_is}"
             elif a.op != b.op or a.dimensions != b.dimensions:
-                return f"{what} is computed with {_words(a)} in one and {_words(b)} in the other"
+                return f"{what} is computed with {_words(a)} {one_is} and {_words(b)} {other_is}"
             elif _operands(a, here) != _operands(b, there):
-                return f"{what} is computed with {_words(a)} of other operands in one than in the other"
+                return f"{what} is computed with {_words(a)} of other operands {one_is} than {other_is}"
         if len(nodes) != len(others):
-            return f"{what} is computed by {len(nodes)} operations in one and by {len(others)} in the other"
+            return f"{what} is computed by {len(nodes)} operations {one_is} and by {len(others)} {other_is}"
     return None
 
 

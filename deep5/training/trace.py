@@ -21,7 +21,7 @@ from deep5.training.reads import Reads, own_attributes
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_namespace import NAMESPACE
 
-__all__ = ["TracedRule", "trace_rule"]
+__all__ = ["TracedRule", "trace_rule", "traced_once"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,21 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None, shape: tuple[int,
     _check_attributes(rule, name)
     inputs = _host_inputs(rule, name)
     return traced_twice(rule, lambda bound: _traced(bound, rule.hyper, inputs, stages or Stages(), shape))
+
+
+def traced_once(bound: UpdateRule, like: TracedRule, stages: Stages, shape: tuple[int, ...] | None) -> TracedRule:
+    """A trace to compare with an earlier one.
+
+    Args:
+        bound: A copy of the rule, whose attributes are replaced by symbols.
+        like: The earlier trace, of the same hyperparameters and inputs.
+        stages: As for `trace_rule`.
+        shape: As for `trace_rule`.
+
+    Raises:
+        RuleError: The rule cannot be traced.
+    """
+    return _traced(bound, like.hyper, like.inputs, stages, shape)
 
 
 def _traced(

@@ -19,6 +19,7 @@ from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.batch_source import BatchSource, joined_batches, sample_count
 from deep5.training.optimizer import as_step_optimizer
+from deep5.training.retrace import ConfirmedConstants
 from deep5.training.rule import UpdateRule
 
 __all__ = ["Trainer", "check_names"]
@@ -107,6 +108,7 @@ class Trainer:
         self.scores: dict[str, float] = {}
         self.first_evaluations_s: dict[int, float] = {}
         self.status, self.reason = "ready", ""
+        self._constants = ConfirmedConstants()
 
     def listening(self, *events: Event) -> AbstractContextManager[None]:
         """Attach events for the duration of a `with` block."""
@@ -130,6 +132,7 @@ class Trainer:
             states of those attached events that have one, by the name of their class and their index among its
             instances.
         """
+        self._constants.confirm_if_due()
         return {
             "trainer": {
                 **{name: getattr(self, name) for name in _POSITION},
@@ -179,7 +182,8 @@ class Trainer:
                     # Every event is notified of the end, even if others fail.
                     for call in reversed(self.listeners.after_training):
                         stack.callback(call, self)
-                    self._train_epochs()
+                    with self._constants:
+                        self._train_epochs()
             except BaseException as error:
                 self._ended_by(error)
                 if not isinstance(error, StopTraining):
@@ -259,6 +263,7 @@ class Trainer:
             self.scores = self._evaluate(self.validation_sampler, listeners.after_evaluation_batch)
             for stop in listeners.after_evaluation:
                 stop(self, epoch, self.scores)
+        self._constants.confirm_if_due()
         for after in listeners.after_epoch:
             after(self, epoch)
         for settle in listeners.after_all:

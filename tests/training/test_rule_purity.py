@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import datetime
 import functools
 import gc
@@ -10,6 +11,7 @@ import itertools
 import os
 import random
 import secrets
+import sys
 import time
 import types
 import uuid
@@ -24,6 +26,7 @@ import deep5 as d5
 from deep5.core.errors import RuleError, UsageError
 from deep5.training.frozen_value import frozen
 from deep5.training.purity import _without_collection
+from deep5.training.retrace import Compiled
 from deep5.training.trace import trace_rule
 
 Update = Callable[..., Any]
@@ -424,6 +427,122 @@ def test_a_change_that_would_have_no_effect_is_refused(name: str, backend: str, 
     with pytest.raises(RuleError, match=r"Changing at step 2: .*but the step was compiled with the earlier value"):
         kernel.update(grad, d5.StepInfo(step=2, batch_size=1))
     np.testing.assert_array_equal(live["w"], before)
+
+
+# Changes that no code of the rule names: they show when the rule is traced again.
+
+
+class Config:
+    factor = 2
+
+
+class Holder:
+    def compute(self) -> int:
+        return int(TABLE[0])
+
+
+def scaled(number: int) -> int:
+    return number * TABLE[0]
+
+
+def imported(own: Any, grad: Any) -> int:
+    import deep5_test_settings as settings  # type: ignore[import-not-found]
+
+    return int(settings.factor)
+
+
+SETTINGS: Any = types.ModuleType("deep5_test_settings")
+SETTINGS.factor = 2
+VARIABLE = contextvars.ContextVar("VARIABLE", default=2)
+PARTIAL = functools.partial(scaled, 2)
+LAMBDAS = [lambda: TABLE[0]]
+NUMBERS = {"a": 1, "b": 2}
+HIDDEN: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
+    "a class": (lambda s, g: Config.factor, lambda: setattr(Config, "factor", 5)),
+    "a class of an attribute": (lambda s, g: s.config.factor, lambda: setattr(Config, "factor", 5)),
+    "the class of an object": (lambda s, g: Config().factor, lambda: setattr(Config, "factor", 5)),
+    "type(self)": (lambda s, g: type(s).inherited, lambda: setattr(Parent, "inherited", 5)),
+    "the parent class": (lambda s, g: Parent.inherited, lambda: setattr(Parent, "inherited", 5)),
+    "a method of another class": (lambda s, g: Holder().compute(), lambda: TABLE.__setitem__(0, 5)),
+    "an import": (imported, lambda: setattr(SETTINGS, "factor", 5)),
+    "a partial": (lambda s, g: PARTIAL(), lambda: TABLE.__setitem__(0, 5)),
+    "a list of functions": (lambda s, g: LAMBDAS[0](), lambda: TABLE.__setitem__(0, 5)),
+    "globals()": (lambda s, g: globals()["TABLE"][0], lambda: TABLE.__setitem__(0, 5)),
+    "a variable of the context": (lambda s, g: VARIABLE.get(), lambda: VARIABLE.set(5)),
+    "os.getenv": (lambda s, g: int(os.getenv("DEEP5_T", "2")), lambda: os.environ.__setitem__("DEEP5_T", "5")),
+    "the order of a dict": (
+        lambda s, g: next(iter(NUMBERS.values())), lambda: NUMBERS.__setitem__("a", NUMBERS.pop("a")),
+    ),
+    "an integer for a bool": (lambda s, g: 1 if s.flags[0] is True else 3, lambda: FLAGS.__setitem__(0, 1)),
+}  # fmt: skip
+FLAGS: list[Any] = [True]
+
+
+@pytest.fixture
+def unhidden(restored: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "deep5_test_settings", SETTINGS)
+    yield
+    Config.factor, SETTINGS.factor, FLAGS[0] = 2, 2, True
+    VARIABLE.set(2)
+    os.environ.pop("DEEP5_T", None)
+    NUMBERS.clear()
+    NUMBERS.update(a=1, b=2)
+
+
+def hidden(name: str) -> d5.UpdateRule:
+    read = HIDDEN[name][0]
+    own = rule(lambda s, g, p, st: (p - s.lr * g * read(s, g), st), config=Config, flags=FLAGS)
+    type(own).inherited = 2  # type: ignore[attr-defined]
+    return own
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_change_of_anything_that_a_rule_reads_is_found(name: str, unhidden: None) -> None:
+    kernel = d5.bind_rule(hidden(name), {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    kernel.attach({"w": np.zeros(3)})
+    grad = {"w": np.ones(3)}
+    kernel.update(grad, d5.StepInfo(step=0, batch_size=1))
+    HIDDEN[name][1]()
+    if name == "type(self)":
+        type(kernel.rule).inherited = 5  # type: ignore[attr-defined]
+    with pytest.raises(RuleError, match=r"Own (after|at step) .*but the step was compiled with the earlier value"):
+        for step in range(1, 64):
+            kernel.update(grad, d5.StepInfo(step=step, batch_size=1))
+            time.sleep(0.01)  # a trace that takes long is repeated less often
+
+
+@pytest.mark.parametrize("late", [3, 6])
+def test_a_change_is_found_before_training_ends(late: int, unhidden: None) -> None:
+    """At the end of an epoch if enough time has passed, else at the end."""
+    data = d5.datasets.synthetic(shape=(4,), classes=2, train=12, test=4)
+    executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    trainer = d5.Trainer(executor, hidden("a class"), d5.OrderedSampler(data.train, 2))
+
+    class Change(d5.Event):
+        def after_step(self, trainer: Any, *args: Any) -> None:
+            if trainer.step == late:
+                Config.factor = 5
+
+    class End(d5.Event):
+        status = ""
+
+        def after_training(self, trainer: Any) -> None:
+            self.status = trainer.status
+
+    end = End()
+    with pytest.raises(RuleError, match=r"has the constant 2\.0 in the compiled step and 5\.0 now.*remedy"):
+        trainer.train(1, [Change(), end])
+    assert trainer.status == "failed"
+
+
+def test_traces_are_repeated_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = d5.bind_rule(d5.Adam(), {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    kernel.attach({"w": np.zeros(3)})
+    found, confirm = list[int](), Compiled.confirm
+    monkeypatch.setattr(Compiled, "confirm", lambda self: (found.append(self.steps), confirm(self)))
+    for step in range(2000):
+        kernel.update({"w": np.ones(3)}, d5.StepInfo(step=step, batch_size=1))
+    assert set(found) <= {2, 3, 4, *(2**power for power in range(3, 12))}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

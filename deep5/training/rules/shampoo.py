@@ -21,8 +21,8 @@ class Shampoo(UpdateRule):
 
     An axis longer than `largest` has the diagonal of Hᵢ only, as the paper's implementation does. The roots are
     computed by a coupled Newton iteration, in products of matrices only. An eigenvalue of Hᵢ below the rounding of its
-    largest, 1e-7 of it in float32, is lost, and counts as about that rounding. Gradients whose squares overflow make the
-    parameter NaN.
+    largest, 1e-7 of it in float32, is lost, and counts as about that rounding. Gradients whose squares overflow make
+    the parameter NaN.
 
     Args:
         lr: Learning rate η.
