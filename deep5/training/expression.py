@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import RuleError
+from deep5.training.refusals import ParameterDtype, TraceError, asked_by_rule, refuse_conversion
 
 __all__ = ["OPERATIONS", "Expr", "ShapeNeeded", "combined", "lift", "power", "provide", "topological"]
 
@@ -23,7 +23,7 @@ __all__ = ["OPERATIONS", "Expr", "ShapeNeeded", "combined", "lift", "power", "pr
 _NEEDED = "an update rule used the shape of an array"
 
 
-class ShapeNeeded(RuleError):
+class ShapeNeeded(TraceError):
     """Raised while a rule is traced for all shapes at once: it depends on the parameter's shape."""
 
 
@@ -69,6 +69,7 @@ OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
 # Operations on booleans; equality and `where` take both kinds, all others only numbers.
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _serial = itertools.count()
+_DTYPE = ParameterDtype()
 
 
 class Expr:
@@ -102,9 +103,9 @@ class Expr:
         return namespace()
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> ParameterDtype:
         """The `dtype` argument for array creation functions."""
-        return "the parameter's dtype"
+        return _DTYPE
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ class Expr:
     def T(self) -> Expr:  # noqa: N802 - the standard's name
         """A matrix, transposed."""
         if self.ndim != 2:
-            raise RuleError(f"an update rule used '.T' of an array of shape {self.shape}; allowed: a matrix")
+            raise TraceError(f"an update rule used '.T' of an array of shape {self.shape}; allowed: a matrix")
         found: Expr = namespace().matrix_transpose(self)
         return found
 
@@ -143,22 +144,50 @@ class Expr:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # libraries query protocols this way
             raise AttributeError(name)
-        raise RuleError(
+        raise TraceError(
             f"an update rule used '.{name}' of an array; allowed: operators and the functions of "
             "xp = d5.array_namespace(param), and .shape, .ndim, .size, .T and .mT"
         )
 
     def _refuse(self, what: str) -> Any:
-        raise RuleError(
+        raise TraceError(
             f"an update rule {what}, which cannot be traced; remedy: xp.where(condition, a, b) and the functions of "
             "xp = d5.array_namespace(param)"
         )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class; asked for by `isinstance`, whose answer a rule would get for the symbol, not for its arrays."""
+        if asked_by_rule():
+            refuse_conversion("decided by the type of an array or hyperparameter")
+        return Expr
 
     def __bool__(self) -> bool:
         return bool(self._refuse("decided by the value of an array"))
 
     def __float__(self) -> float:
         return float(self._refuse("converted an array or hyperparameter to a Python number"))
+
+    def __int__(self) -> int:
+        return int(self._refuse("converted an array or hyperparameter to a Python number"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        self._refuse("rounded an array or hyperparameter by Python's function")
+
+    def __hash__(self) -> int:
+        return int(self._refuse("looked up an array or hyperparameter in a dictionary or set"))
+
+    def __repr__(self) -> str:
+        if asked_by_rule():
+            refuse_conversion("converted an array or hyperparameter to a string")
+        return f"<symbol {self.op}>"
+
+    def __format__(self, specification: str) -> str:
+        if asked_by_rule():
+            refuse_conversion("converted an array or hyperparameter to a string")
+        return repr(self)
+
+    __str__ = __repr__
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         self._refuse("called a function of NumPy")
@@ -249,8 +278,6 @@ class Expr:
     def __invert__(self) -> Expr:
         return combined("logical_not", self)
 
-    __hash__ = object.__hash__
-
 
 def lift(value: Any) -> Expr:
     """The symbol itself, or a number as a constant symbol; other types cannot be traced."""
@@ -258,7 +285,7 @@ def lift(value: Any) -> Expr:
         return value
     if isinstance(value, (bool, int, float, np.floating, np.integer)):
         return Expr("const", (float(value),), element=False)
-    raise RuleError(
+    raise TraceError(
         f"an update rule combined an array with a {type(value).__name__}; allowed: arrays that it was given and Python "
         "numbers"
     )
@@ -276,12 +303,12 @@ def combined(op: str, *operands: Any) -> Expr:
     """
     args = tuple(lift(operand) for operand in operands)
     if len(args) != OPERATIONS[op][0]:
-        raise RuleError(f"xp.{op} in an update rule got {len(args)} arguments; allowed: {OPERATIONS[op][0]}")
+        raise TraceError(f"xp.{op} in an update rule got {len(args)} arguments; allowed: {OPERATIONS[op][0]}")
     conditions = args[:1] if op == "where" else args if op in _LOGICAL else ()
     for arg in args:
         if arg.boolean != any(arg is condition for condition in conditions):
             wanted = "numbers where it got a condition" if arg.boolean else "a condition, such as grad > 0"
-            raise RuleError(
+            raise TraceError(
                 f"an update rule computed xp.{op} of the wrong kind of value; allowed: {wanted}; remedy: "
                 "xp.where(condition, a, b)"
             )
@@ -298,7 +325,7 @@ def _broadcast(op: str, shapes: list[tuple[int, ...] | None]) -> tuple[int, ...]
     try:
         return np.broadcast_shapes(*known)
     except ValueError:
-        raise RuleError(
+        raise TraceError(
             f"an update rule computed xp.{op} of arrays of shapes {' and '.join(map(str, known))}; allowed: shapes "
             "that broadcast, as in the array standard"
         ) from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.core.errors import RuleError
 from deep5.training.expression import OPERATIONS, Expr, combined, lift, power, provide
+from deep5.training.refusals import TraceError
 from deep5.training.shaped import ShapedFunctions, fixed, indexed
 
 __all__ = ["NAMESPACE"]
@@ -19,7 +19,7 @@ class RuleNamespace(ShapedFunctions):
             return lambda *operands: combined(name, *operands)
         if name.startswith("__"):  # libraries query protocols this way
             raise AttributeError(name)
-        raise RuleError(f"an update rule used xp.{name}; allowed: {', '.join(sorted([*OPERATIONS, *_EXTRA]))}")
+        raise TraceError(f"an update rule used xp.{name}; allowed: {', '.join(sorted([*OPERATIONS, *_EXTRA]))}")
 
     def pow(self, base: Any, exponent: Any) -> Expr:
         return power(base, exponent)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import RuleError
 from deep5.training.expression import Expr, combined, lift
+from deep5.training.refusals import TraceError
 
 __all__ = ["SHAPED", "ShapedFunctions"]
 
@@ -35,9 +35,9 @@ SHAPED: dict[str, Callable[..., Any]] = {
 """Operations beside `OPERATIONS`. `eye` and `item`, which have no function of this form, are `Expr.op` only."""
 
 
-def refused(what: str) -> RuleError:
+def refused(what: str) -> TraceError:
     """The error of a rule that calls a function in a way that is outside the array standard."""
-    return RuleError(f"an update rule {what}; allowed: as in the array standard (https://data-apis.org/array-api)")
+    return TraceError(f"an update rule {what}; allowed: as in the array standard (https://data-apis.org/array-api)")
 
 
 def shape_of(x: Expr) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class Linalg:
         if name.startswith("__"):
             raise AttributeError(name)
         allowed = sorted(key for key in vars(Linalg) if not key.startswith("_"))
-        raise RuleError(f"an update rule used xp.linalg.{name}; allowed: {', '.join(allowed)}")
+        raise TraceError(f"an update rule used xp.linalg.{name}; allowed: {', '.join(allowed)}")
 
     def matmul(self, a: Any, b: Any) -> Expr:
         """The standard's `matmul`."""
@@ -310,7 +310,7 @@ class ShapedFunctions:
         """The standard's `sum`."""
         x = lift(x)
         if not x.element:
-            raise RuleError("an update rule summed a scalar; allowed: xp.sum of an array of the parameter's shape")
+            raise TraceError("an update rule summed a scalar; allowed: xp.sum of an array of the parameter's shape")
         if x.dimensions is None and axis is None and not keepdims:
             return Expr("sum", (x,), element=False)
         return self._reduced("sum", x, axis, keepdims)

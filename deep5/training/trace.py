@@ -18,6 +18,7 @@ from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.pipeline import Stages
 from deep5.training.purity import check_inputs, traced_twice
 from deep5.training.reads import Reads, own_attributes
+from deep5.training.refusals import refusals
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_namespace import NAMESPACE
 
@@ -240,8 +241,10 @@ def _call(bound: UpdateRule, method: str, *args: Any) -> Any:
     """Call a method on symbols; convert any exception, and an assigned attribute, to a `RuleError`."""
     name, before = type(bound).__name__, dict(own_attributes(bound))
     try:
-        with contained():
+        with refusals() as caught, contained():
             result = getattr(bound, method)(*args)
+        if caught:  # and the rule went another way
+            raise caught[0]
     except RuleError:
         raise
     except RecipeError as error:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import datetime
 import functools
 import gc
 import itertools
+import numbers
 import os
 import random
 import secrets
@@ -429,6 +431,79 @@ def test_a_change_that_would_have_no_effect_is_refused(name: str, backend: str, 
     np.testing.assert_array_equal(live["w"], before)
 
 
+# Symbols that a rule takes for numbers or arrays.
+
+
+def caught(attempt: Callable[[Any, Any], Any]) -> Update:
+    """An update that goes another way where the attempt fails."""
+
+    def update(self: Any, g: Any, p: Any, st: Any) -> Any:
+        with contextlib.suppress(Exception):
+            if attempt(self, g):
+                return p - self.lr * g, st
+        return p + self.lr * g, st
+
+    return update
+
+
+TAKEN_FOR_NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "a condition": (lambda s, g: d5.array_namespace(g).any(g > 0), "xp.any"),
+    "a comparison": (lambda s, g: bool(s.lr > 0), "decided by the value"),
+    "float": (lambda s, g: float(s.lr), "to a Python number"),
+    "int": (lambda s, g: int(s.lr), "to a Python number"),
+    "round": (lambda s, g: round(s.lr, 2), "rounded"),
+    "a function of NumPy": (lambda s, g: np.any(np.asarray(g) > 0), "function of NumPy"),
+    "a method": (lambda s, g: g.any(), "used '.any'"),
+    "isinstance of an array": (lambda s, g: isinstance(g, np.ndarray), "decided by the type"),
+    "isinstance of a number": (lambda s, g: isinstance(s.lr, float), "decided by the type"),
+    "isinstance of an abstract type": (lambda s, g: isinstance(s.lr, numbers.Number), "decided by the type"),
+    "a dictionary": (lambda s, g: {0.1: 2}.get(s.lr, 0), "looked up"),
+    "str": (lambda s, g: str(s.lr) == "0.1", "to a string"),
+    "repr": (lambda s, g: repr(s.lr) == "0.1", "to a string"),
+    "a format": (lambda s, g: f"{s.lr:.1f}" == "0.1", "to a string"),
+    "the dtype as a string": (lambda s, g: "64" in str(g.dtype), "the dtype of an array to a string"),
+    "the dtype in a format": (lambda s, g: "64" in f"{g.dtype}", "the dtype of an array to a string"),
+    "a comparison of the dtype": (lambda s, g: g.dtype == np.float64, "decided by the dtype"),
+    "a comparison with a string": (lambda s, g: g.dtype == "float64", "decided by the dtype"),
+    "the dtype in a dictionary": (lambda s, g: {np.dtype("float64"): 1}.get(g.dtype), "decided by the dtype"),
+    "the dtype's kind": (lambda s, g: g.dtype.kind == "f", "used '.kind' of the dtype"),
+    "the dtype's size": (lambda s, g: g.dtype.itemsize == 8, "used '.itemsize' of the dtype"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_FOR_NUMBERS)
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_symbol_that_is_taken_for_a_number_is_refused(name: str, catches: bool) -> None:
+    """Also where the rule catches the error: on arrays it would go another way than in the trace."""
+    attempt, message = TAKEN_FOR_NUMBERS[name]
+    update = caught(attempt) if catches else lambda s, g, p, st: (p - s.lr * g * (1 if attempt(s, g) else 2), st)
+    with pytest.raises(RuleError, match=message) as error:
+        trace_rule(rule(update))
+    assert "allowed" in str(error.value) or "remedy" in str(error.value)
+
+
+def test_a_shape_that_a_rule_fails_to_read_is_not_lost() -> None:
+    """The first trace, for all shapes, has none; the second has."""
+    live = {"w": np.zeros(3)}
+    kernel = d5.bind_rule(rule(caught(lambda s, g: g.shape[0] == 3)), {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    kernel.attach(live)
+    kernel.update({"w": np.ones(3)}, d5.StepInfo(batch_size=1))
+    np.testing.assert_allclose(live["w"], -0.1)
+
+
+def test_a_rule_may_log_its_symbols_and_pass_on_dtypes() -> None:
+    import logging
+
+    def update(self: Any, g: Any, p: Any, st: Any) -> Any:
+        xp = d5.array_namespace(p)
+        logging.getLogger("deep5.test").warning("%s %r %s", self.lr, g, g.dtype)
+        assert g.dtype == p.dtype
+        assert self.lr is not None
+        return p - self.lr * xp.asarray(g, dtype=p.dtype) * xp.ones((), dtype=g.dtype), st
+
+    trace_rule(rule(update))
+
+
 # Changes that no code of the rule names: they show when the rule is traced again.
 
 
@@ -505,10 +580,14 @@ def test_a_change_of_anything_that_a_rule_reads_is_found(name: str, unhidden: No
     HIDDEN[name][1]()
     if name == "type(self)":
         type(kernel.rule).inherited = 5  # type: ignore[attr-defined]
-    with pytest.raises(RuleError, match=r"Own (after|at step) .*but the step was compiled with the earlier value"):
+
+    def train() -> None:
         for step in range(1, 64):
             kernel.update(grad, d5.StepInfo(step=step, batch_size=1))
             time.sleep(0.01)  # a trace that takes long is repeated less often
+
+    with pytest.raises(RuleError, match=r"Own (after|at step) .*but the step was compiled with the earlier value"):
+        train()
 
 
 @pytest.mark.parametrize("late", [3, 6])
