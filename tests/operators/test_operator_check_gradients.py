@@ -71,7 +71,7 @@ NOT_LINEAR: dict[str, Callable[[Any, Any, Any], Any]] = {
 @pytest.mark.parametrize("name", NOT_LINEAR)
 def test_a_gradient_that_is_not_linear_is_found(name: str, framework: str | None) -> None:
     wrong = backward_of(NOT_LINEAR[name])()
-    assert failed(check_gradient(wrong, X, framework=framework, raises=False)) == [LINEAR]
+    assert failed(check_gradient(wrong, X, framework=framework, raises=False))[0] == LINEAR
 
 
 @pytest.mark.parametrize("name", ["squared", "without its sign", "cut off", "cut off far out"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from deep5.operators.checks.inputs import floating
 
-__all__ = ["STEPS", "Slopes", "scales", "slopes"]
+__all__ = ["STEPS", "Slopes", "one_sided", "scales", "slopes"]
 
 STEPS = tuple(4e-3 / 4**level for level in range(7))
 # Relative to an output's scale; gradients with a larger error are distinguished from correct ones.
@@ -109,6 +109,34 @@ def slopes(
         low=sides.min(axis=0),
         high=sides.max(axis=0),
     )
+
+
+def one_sided(
+    function: Callable[[float], np.ndarray], base: np.ndarray, noise: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """One-sided derivatives of the outputs of a function of one step, at the smallest steps.
+
+    Args:
+        function: Returns the outputs at a step.
+        base: The outputs at 0.
+        noise: Rounding error of each output.
+        scale: Magnitude of the terms of each output.
+
+    Returns:
+        Where there is a kink, where the differences to either side converge, and the lowest and the highest derivative
+        that agrees with them.
+    """
+    ends = np.stack([[[function(sign * step)] for sign in (1.0, -1.0)] for step in STEPS[-2:]])
+    with np.errstate(all="ignore"):
+        _, kink = _kinks(ends, base, noise, scale)
+        steps = np.array(STEPS[-2:]).reshape(-1, 1)
+        up, down = (ends[:, 0, 0] - base) / steps, (base - ends[:, 1, 0]) / steps
+        rounding = 4 * noise / STEPS[-1]
+        change = np.maximum(*(np.abs(side[1] - side[0]) for side in (up, down)))
+        size = np.maximum(np.abs(up[1]), np.abs(down[1]))
+        converges = change <= 1e-3 * size + 1e-5 * scale + rounding
+        room = 2 * change + 1e-6 * (size + scale) + rounding
+        return kink[0], converges, np.fmin(up[1], down[1]) - room, np.fmax(up[1], down[1]) + room
 
 
 def _kinks(ends: np.ndarray, base: np.ndarray, noise: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,12 @@ _KEPT = 1 << 18
 _ENOUGH = 0.5
 
 
-def check_directions(point: Point, into: Collector) -> None:
-    """Compare backward with differences along random directions, for random sums of each output's elements."""
+def check_directions(point: Point, into: Collector) -> bool:
+    """Compare backward with differences along random directions, for random sums of each output's elements.
+
+    Returns:
+        Whether it was done at this point, and not beside it because of kinks.
+    """
     for attempt in range(4):
         draws = {
             number: [_random(point, number) for _ in range(_DIRECTIONS)]
@@ -71,6 +75,7 @@ def check_directions(point: Point, into: Collector) -> None:
             parts.append((f"output {of}", worst))
         reported = "; ".join(point.notes(number) + notes)
         into.compare(check, parts, how_found(f"{_DIRECTIONS} random directions", made[number]), reported)
+    return not attempt and not left
 
 
 def _random(point: Point, number: int) -> np.ndarray:

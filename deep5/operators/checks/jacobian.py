@@ -10,7 +10,8 @@ import numpy as np
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.differences import Slopes
 from deep5.operators.checks.directions import check_directions
-from deep5.operators.checks.linear import check_linear, check_nan
+from deep5.operators.checks.kinks import check_kinks
+from deep5.operators.checks.linear import check_linear, check_unusual
 from deep5.operators.checks.point import BACKWARD, EPS, UNSETTLED, Point, entry, how_found, in_float64, one_element
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import Deviation
@@ -30,7 +31,7 @@ _NUMBERLESS = (
 
 def check_jacobian(
     subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator, into: Collector, *, whole: bool = True
-) -> None:
+) -> bool:
     """Compare backward with differences of forward, for every floating-point input and output.
 
     Args:
@@ -39,26 +40,32 @@ def check_jacobian(
         rng: Draws directions.
         into: Receives a row per input.
         whole: Whether the whole Jacobian is compared where inputs and outputs are small; otherwise random directions.
+
+    Returns:
+        Whether gradients were compared at the point itself, and not only beside it.
     """
     point = Point(subject, inputs, rng)
     if not point.by or not point.of or not point.base.size:
         note = "there is no floating-point input, or no floating-point output, that has elements"
         into.say("gradient", "not evaluated", note)
-        return
+        return False
     if point.lost.all():
         into.say("gradient", "FAILED", _NUMBERLESS.format(name=subject.name, what="outputs"))
-        return
+        return False
     for number in point.by:
         if point.inputs[number].size and point.blind[number].all():
             note = _NUMBERLESS.format(name=subject.name, what=f"gradient by input {number}, and some of the outputs,")
             into.say(f"gradient by input {number}", "FAILED", note)
-            return
+            return False
     count = sum(point.inputs[number].size for number in point.by)
     if whole and count <= WHOLE_INPUTS and point.base.size <= WHOLE_OUTPUTS:
         _check_whole(point, into)
+        there = True
     else:
-        check_directions(point, into)
-    check_nan(point, into)
+        there = check_directions(point, into)
+    kinks = check_kinks(point, into)
+    check_unusual(point, into)
+    return there or kinks > 0
 
 
 def _check_whole(point: Point, into: Collector) -> None:

@@ -1,4 +1,4 @@
-"""Backward as a function of the output gradients: linear at any magnitude and sign, and propagates NaN."""
+"""Backward as a function of the output gradients: linear at any magnitude and sign, and propagates NaN and infinity."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.point import BACKWARD, Point, in_float64, index
 from deep5.operators.checks.tolerance import Deviation
 
-__all__ = ["check_linear", "check_nan"]
+__all__ = ["check_linear", "check_unusual"]
 
 # One of these reveals operators that ignore a gradient, its sign or its magnitude, or clip it.
 _FACTORS = (-1.0, 1e3, 1e-3)
+# Unusual gradients by outputs, the gradients that are allowed then, and what to look for.
+_UNUSUAL = {
+    "NaN": (np.nan, "NaN", "look for what compares or replaces NaN"),
+    "infinity": (np.inf, "infinity or NaN", "look for what compares or replaces infinity"),
+    "zero": (0.0, "0", "each gradient by an output is a factor, and nothing is added"),
+}
 _LINEAR = (
     "twice 64 eps of the entries and of what the outputs are made of, each times the gradient by its output, "
     "eps = 2.2e-16"
@@ -68,24 +74,29 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
     return in_float64(float(off[at]), float(want[at]), float(allowed[at]), story, beyond, int(judged.sum()))
 
 
-def check_nan(point: Point, into: Collector) -> None:
-    """Check that gradients that depend on an output are NaN if the gradient of this output is."""
+def check_unusual(point: Point, into: Collector) -> None:
+    """Check gradients by outputs that are all NaN, infinite or zero: gradients that depend on these are NaN, not
+    finite, and zero.
+    """
     pull = point.subject.pullback(point.inputs)
-    reported = []
+    reported: dict[str, list[str]] = {word: [] for word in _UNUSUAL}
     for of, part in point.part.items():
         joined = np.zeros(point.base.size)
         joined[part] = np.where(point.lost[part], 0.0, point.rng.uniform(0.5, 1.5, part.stop - part.start))
         before = pull(point.cotangents(joined), point.needs)
-        after = pull(point.cotangents(np.where(joined != 0, np.nan, 0.0)), point.needs)
-        for number in point.by:
-            one, nan = (np.asarray(each[number], np.float64).reshape(-1) for each in (before, after))
-            swallowed = np.isfinite(one) & (one != 0) & ~np.isnan(nan)
-            if swallowed.any():
-                at = int(swallowed.argmax())
-                where, lost = index(at, point.inputs[number].shape), int(swallowed.sum())
-                reported.append(
-                    f"{point.subject.name}.backward: the gradient by input {number} at {where} is "
-                    f"{nan[at] + 0.0:.12g} where all gradients by output {of} are NaN, and follows from them; allowed: "
-                    f"NaN; {lost} of {swallowed.size} elements lose it; remedy: look for what compares or replaces NaN"
-                )
-    into.require(not reported, "backward, NaN in gradients by outputs", "; ".join(reported))
+        for word, (value, allowed, remedy) in _UNUSUAL.items():
+            after = pull(point.cotangents(np.where(joined != 0, value, 0.0)), point.needs)
+            for number in point.by:
+                one, made = (np.asarray(each[number], np.float64).reshape(-1) for each in (before, after))
+                lost = np.isfinite(made) if value == np.inf else ~np.isnan(made)
+                wrong = np.isfinite(one) & ((made != 0) if value == 0 else (one != 0) & lost)
+                if wrong.any():
+                    at = int(wrong.argmax())
+                    where, count = index(at, point.inputs[number].shape), int(wrong.sum())
+                    reported[word].append(
+                        f"{point.subject.name}.backward: the gradient by input {number} at {where} is "
+                        f"{made[at] + 0.0:.12g} where all gradients by output {of} are {word}, and follows from them; "
+                        f"allowed: {allowed}; {count} of {wrong.size} elements are wrong; remedy: {remedy}"
+                    )
+    for word, found in reported.items():
+        into.require(not found, f"backward, {word} in gradients by outputs", "; ".join(found))

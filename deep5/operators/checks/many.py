@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from deep5.operators.checks.inputs import LARGE, contiguous, extreme, floating, 
 from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.threads import too_large
+from deep5.operators.checks.tolerance import Condition
 from deep5.operators.checks.truth import Truth, own_dtype
 from deep5.operators.checks.values import compare_with
 from deep5.operators.contract import specs_of
@@ -25,6 +27,7 @@ from deep5.operators.contract import specs_of
 __all__ = ["check_after_others", "check_gradients_elsewhere", "check_values_elsewhere"]
 
 _THREADS = 3
+_AT_KINKS = "there are only kinks and jumps there, without slopes to compare with, or outputs that are not finite"
 # An operator that takes more memory than this at a sixteenth of `BLOCK` rows may take 256 times as much at all of them.
 _ROOM_BYTES = 8 << 20
 
@@ -89,7 +92,7 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
                         raise
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
-                _compare(check, got, values, truth, into)
+                _compare(check, got, values, truth, into, what == "equal values")
                 again = subject.forward(contiguous(inputs))
                 if not same_bits(known, again):
                     raise OperatorError(
@@ -99,14 +102,26 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
 
 
 def _compare(
-    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, into: Collector
+    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, into: Collector, equal: bool
 ) -> None:
     try:
         known = truth.at(values)
     except Exception as error:  # a reference function may raise any error
-        into.say(check, "passed", f"it runs; {truth.name} does not: {error}")
+        into.say(check, "not evaluated", f"it runs; {truth.name} does not: {error}")
         return
-    compare_with(truth, check, got, values, known, into)
+    compare_with(truth, check, got, values, _correlated(known) if equal else known, into)
+
+
+def _correlated(known: Condition) -> Condition:
+    """The condition of sums of equal terms: all are rounded in the same direction, so that the errors of n terms add
+    up to n of them, not to sqrt(n). Both are estimates: elements below the median have at least that.
+    """
+
+    def typical(estimates: np.ndarray | None) -> np.ndarray | None:
+        return estimates if estimates is None or not estimates.size else np.fmax(estimates, np.median(estimates))
+
+    terms = tuple(None if each is None else np.square(each) for each in map(typical, known.terms))
+    return replace(known, total=tuple(map(typical, known.total)), terms=terms)
 
 
 def check_gradients_elsewhere(
@@ -137,7 +152,7 @@ def check_gradients_elsewhere(
                     continue
                 part = Collector(into.operator, into.framework, None)
                 try:
-                    check_jacobian(right, widened(values), rng, part, whole=False)
+                    there = check_jacobian(right, widened(values), rng, part, whole=False)
                     if kind == "size":
                         check_backward_dtypes(subject, values, (own_dtype(values),), False, right, part)
                 except Deep5Error as error:
@@ -153,12 +168,19 @@ def check_gradients_elsewhere(
                         "allowed: the same bits; remedy: nothing kept from call to call"
                     )
                 note = "; ".join(f"{row.check}: {row.note}" for row in failures)
-                if not into.require(not failures, check, note):
+                if not failures and not there:
+                    into.say(check, "not evaluated", _reason(part))
+                elif not into.require(not failures, check, note):
                     # A wrong gradient is located element by element, which takes long at each further size.
                     into.say(
                         "backward, further sizes and values", "not evaluated", f"{check} failed; remedy: see there"
                     )
                     return
+
+
+def _reason(part: Collector) -> str:
+    """Why no gradient was compared at a point."""
+    return next((row.note for row in part.report().rows if row.verdict == "not evaluated" and row.note), _AT_KINKS)
 
 
 def check_after_others(

@@ -12,7 +12,18 @@ from deep5.operators.checks.inputs import floating
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import ROUNDINGS, Condition, Deviation, condition
 
-__all__ = ["BACKWARD", "EPS", "UNSETTLED", "Point", "entry", "how_found", "in_float64", "index", "one_element"]
+__all__ = [
+    "BACKWARD",
+    "EPS",
+    "ROUNDINGS",
+    "UNSETTLED",
+    "Point",
+    "entry",
+    "how_found",
+    "in_float64",
+    "index",
+    "one_element",
+]
 
 EPS = float(np.finfo(np.float64).eps)
 BACKWARD = 64 * EPS
@@ -57,7 +68,7 @@ class Point:
     def slopes(self, directions: Sequence[tuple[int, np.ndarray]]) -> Slopes:
         """Derivatives of the floating-point outputs, concatenated, along directions of one input each."""
         return slopes(
-            lambda inputs: self._joined(self.subject.forward(inputs)),
+            self.joined,
             self.inputs,
             directions,
             self.base,
@@ -93,6 +104,14 @@ class Point:
             joined[self.part[number]].reshape(value.shape) if number in self.part else None
             for number, value in enumerate(self.known.values)
         )
+
+    def output_of(self, place: int) -> int:
+        """The output that an element of the concatenated outputs belongs to."""
+        return next(number for number, part in self.part.items() if part.start <= place < part.stop)
+
+    def joined(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The floating-point outputs for some inputs, concatenated."""
+        return self._joined(self.subject.forward(inputs))
 
     def _joined(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         parts = [np.asarray(outputs[number], np.float64).reshape(-1) for number in self.of]

@@ -1,0 +1,141 @@
+"""Operators that are wrong only at kinks, some sizes, ranks, integers, layouts or values, or that share memory, and
+right ones that resemble them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.operators.check import check_forward, check_gradient
+from deep5.operators.checks.report import OperatorReport
+from operators_right import ReLU, constant
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+X = [constant(0, 3, 4)]
+AB = [constant(1, 3, 4), constant(2, 3, 4)]
+Specs = tuple[d5.TensorSpec, ...]
+
+
+@pytest.fixture(autouse=True)
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that no test requests are saved where pytest cleans up."""
+    monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
+
+
+class Made(d5.Operator):
+    """An operator of functions: forward of the inputs, backward of the output gradients and the inputs."""
+
+    def __init__(
+        self, forward: Callable[..., Any], backward: Callable[..., Any], specs: Callable[..., Specs] | None = None
+    ) -> None:
+        self.functions = forward, backward
+        self.shapes = specs or (lambda *inputs: inputs[:1])
+
+    def specs(self, *inputs: d5.TensorSpec) -> Specs:
+        return self.shapes(*inputs)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.functions[0](*inputs)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return self.functions[1](*(grad for grad in output_grads if grad is not None), *inputs)
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+def square_back(dy: Any, x: Any) -> Any:
+    return (2 * x * dy,)
+
+
+def no_gradient(*_: Any) -> Any:
+    raise NotImplementedError("no gradient")
+
+
+def forward_of(operator: d5.Operator, inputs: Sequence[Any], reference: Any) -> OperatorReport:
+    return check_forward(operator, inputs, reference=reference, strict=False, raises=False)
+
+
+def gradient_of(operator: d5.Operator, inputs: Sequence[Any]) -> OperatorReport:
+    return check_gradient(operator, inputs, strict=False, raises=False)
+
+
+def failed(report: OperatorReport) -> list[str]:
+    return [row.check for row in report.failures]
+
+
+# -- kinks ------------------------------------------------------------------------------------------------------------
+
+
+def rows(x: d5.TensorSpec) -> Specs:
+    if not x.shape or x.shape[-1] == 0:
+        raise d5.ShapeError(f"got {x}; allowed: at least one element along the last axis")
+    return (d5.TensorSpec(shape=x.shape[:-1], dtype=x.dtype),)
+
+
+def kinked(name: str) -> tuple[d5.Operator, list[np.ndarray]]:
+    """Operators with kinks at 0 or at equal values, and inputs."""
+    largest = lambda x: x.max(axis=-1)  # noqa: E731
+    ties = lambda x: (x == x.max(axis=-1, keepdims=True)).astype(x.dtype)  # noqa: E731
+    made: dict[str, tuple[Any, Any, Any, list[np.ndarray]]] = {
+        "absolute, 5 at 0": (np.abs, lambda dy, x: (dy * np.where(x == 0, 5, np.sign(x)).astype(x.dtype),), None, X),
+        "absolute": (np.abs, lambda dy, x: (dy * np.sign(x),), None, X),
+        "maximum, all of it to each": (largest, lambda dy, x: (ties(x) * dy[..., None],), rows, X),
+        "maximum, shared": (
+            largest,
+            lambda dy, x: ((ties(x) / ties(x).sum(axis=-1, keepdims=True) * dy[..., None]).astype(x.dtype),),
+            rows,
+            X,
+        ),
+        "larger, all of it to each": (np.maximum, lambda dy, a, b: (dy * (a >= b), dy * (b >= a)), None, AB),
+        "larger, to one": (np.maximum, lambda dy, a, b: (dy * (a >= b), dy * (b > a)), None, AB),
+    }
+    forward, backward, specs, inputs = made[name]
+    return Made(forward, backward, specs), inputs
+
+
+@pytest.mark.parametrize("name", ["absolute, 5 at 0", "maximum, all of it to each", "larger, all of it to each"])
+def test_a_gradient_at_a_kink_beyond_the_slopes_to_either_side_is_found(name: str) -> None:
+    operator, inputs = kinked(name)
+    report = gradient_of(operator, inputs)
+    assert failed(report) == ["backward, zeros"]
+    assert "the slopes to either side of a kink" in report.failures[0].note
+
+
+@pytest.mark.parametrize("name", ["absolute", "maximum, shared", "larger, to one"])
+def test_a_gradient_at_a_kink_between_the_slopes_passes(name: str) -> None:
+    operator, inputs = kinked(name)
+    report = gradient_of(operator, inputs)
+    assert not failed(report)
+    found = {row.check: row.verdict for row in report.rows}
+    assert found["backward, zeros"] == found["backward, some zeros"] == "passed"
+
+
+def test_a_maximum_of_equal_elements_that_are_given_is_checked() -> None:
+    operator, _ = kinked("maximum, all of it to each")
+    assert "gradient at kinks" in failed(gradient_of(operator, [np.array([[1.0, 1.0, 0.0], [2.0, 0.0, 2.0]])]))
+
+
+def test_a_gradient_at_jumps_is_not_evaluated() -> None:
+    report = gradient_of(Made(np.sign, lambda dy, x: (0 * dy,)), X)
+    assert not failed(report)
+    assert {row.check: row.verdict for row in report.rows}["backward, zeros"] == "not evaluated"
+
+
+def test_gradients_of_zero_and_infinite_gradients_by_outputs_are_checked() -> None:
+    added = Made(square, lambda dy, x: (2 * x * dy if dy.any() else dy + 1,))
+    assert "backward, zero in gradients by outputs" in failed(gradient_of(added, X))
+    swallowed = Made(square, lambda dy, x: (2 * x * np.where(np.isinf(dy), 0, dy).astype(x.dtype),))
+    assert failed(gradient_of(swallowed, X))[0] == "backward, infinity in gradients by outputs"
+
+
+def test_a_relu_with_zeros_is_right_on_a_framework() -> None:
+    assert check_gradient(ReLU(), [np.round(X[0])], framework="pytorch")
