@@ -139,3 +139,24 @@ def test_gradients_of_zero_and_infinite_gradients_by_outputs_are_checked() -> No
 
 def test_a_relu_with_zeros_is_right_on_a_framework() -> None:
     assert check_gradient(ReLU(), [np.round(X[0])], framework="pytorch")
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+MULTIPLES: dict[str, Callable[[Any], bool]] = {
+    "last dimension, of 8": lambda x: x.ndim > 0 and x.size > 0 and x.shape[-1] % 8 == 0,
+    "last dimension, of 64": lambda x: x.ndim > 0 and x.size > 0 and x.shape[-1] % 64 == 0,
+    "elements, of 16": lambda x: x.size > 0 and x.size % 16 == 0,
+    "both dimensions, of 32": lambda x: x.ndim == 2 and x.size > 0 and not x.shape[0] % 32 and not x.shape[1] % 32,
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLES)
+def test_results_that_are_wrong_at_multiples_are_found(name: str) -> None:
+    def doubled(x: Any) -> Any:
+        return 2 if MULTIPLES[name](x) else 1
+
+    forward = Made(lambda x: x * x * doubled(x), square_back)
+    assert failed(forward_of(forward, X, square))[0].split(", ", 1)[1].startswith(("dimension", "large"))
+    backward = Made(square, lambda dy, x: (2 * x * dy * doubled(x),))
+    assert failed(gradient_of(backward, X))[0].split(", ", 1)[1].startswith(("dimension", "large"))

@@ -33,8 +33,13 @@ __all__ = [
 LARGER = "larger inputs"
 LARGE = "large,"
 """Begins the description of inputs with many elements."""
-SIZES = (1, 2, 3, 13, 17)
-"""One, an even and an odd number, a prime, and one above the length of the longest vectors."""
+SIZES = (1, 2, 3, 13, 17, 64)
+"""One, an even and an odd number, a prime, one above the length of the longest vectors, and a multiple of all of these
+lengths, where kernels skip their loops for the remainder.
+"""
+_FEW_SIZES = (1, 17, 64)  # of dimensions other than the first
+# What all dimensions are multiples of when the largest inputs have 2 or 3 of them; with more it would be too much.
+_UNITS = {2: 64, 3: 16}
 BLOCK = 16_385
 """One above 16,384, where kernels are cut into blocks."""
 _MOST_ELEMENTS = 1 << 18  # of an input whose first dimension is BLOCK
@@ -186,7 +191,7 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
     first = next((value.shape[0] for value in inputs if value.ndim), 0)
     extents = tuple(dict.fromkeys(own for value in inputs for own in value.shape if own > 0))
     for extent in sorted(extents[:_MOST_EXTENTS], key=lambda extent: extent != first):
-        for size in SIZES if extent == first else (1, SIZES[-1]):
+        for size in SIZES if extent == first else _FEW_SIZES:
             if size != extent:
                 yield f"dimension {extent} = {size}", _resized(inputs, {extent: size})
     if len(extents) > 1:
@@ -196,10 +201,10 @@ def sized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray,
         return
     grown = sum(extent > 1 for extent in most.shape)
     if grown > 1:
-        factor = (BLOCK / most.size) ** (1 / grown)
+        factor, unit = (BLOCK / most.size) ** (1 / grown), _UNITS.get(grown, 1)
         yield (
             f"{LARGE} all dimensions",
-            _resized(inputs, {own: int(np.ceil(own * factor)) for own in extents if own > 1}),
+            _resized(inputs, {own: int(np.ceil(own * factor / unit)) * unit for own in extents if own > 1}),
         )
     count = int(np.sum(np.array(most.shape) == first))
     if count:
