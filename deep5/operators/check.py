@@ -32,6 +32,7 @@ from deep5.operators.checks.gradients import (
     cotangents,
 )
 from deep5.operators.checks.inputs import contiguous, floating, widened
+from deep5.operators.checks.integers import check_integers
 from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.many import check_after_others, check_gradients_elsewhere, check_values_elsewhere
 from deep5.operators.checks.others import check_follows, check_sizes
@@ -223,6 +224,8 @@ def _forward(
             into.say("forward, many sizes and values", "not evaluated", _WRONG_HERE)
         else:
             check_values_elsewhere(subject, given, truth, into)
+            if reference is not None:
+                check_integers(subject, given, truth, into)
         with into.guarded("empty"):
             check_empty(subject, given, truth, into)
         with into.guarded("NaN and infinity"):

@@ -160,3 +160,75 @@ def test_results_that_are_wrong_at_multiples_are_found(name: str) -> None:
     assert failed(forward_of(forward, X, square))[0].split(", ", 1)[1].startswith(("dimension", "large"))
     backward = Made(square, lambda dy, x: (2 * x * dy * doubled(x),))
     assert failed(gradient_of(backward, X))[0].split(", ", 1)[1].startswith(("dimension", "large"))
+
+
+# -- integers ---------------------------------------------------------------------------------------------------------
+
+WHOLE = np.arange(12).reshape(3, 4)
+
+
+def through_float(x: Any) -> Any:
+    return (x.astype(np.float32) + 1).astype(x.dtype)
+
+
+WRONG_INTEGERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
+    "through float32": (through_float, lambda x: x + 1, "int64"),
+    "through float32, of 32 bits": (through_float, lambda x: x + 1, "int32"),
+    "through float64, above 2^63": (lambda x: x.astype(np.float64).astype(x.dtype), lambda x: x, "uint64"),
+    "toward zero": (lambda x: np.trunc(x / 2).astype(x.dtype), lambda x: x // 2, "int8"),
+    "in 16 bits": (lambda x: (x * x).astype(np.int16).astype(x.dtype), lambda x: x * x, "int64"),
+    "sum": (lambda x: np.cumsum(x, dtype=np.float32).astype(x.dtype).reshape(x.shape), None, "int32"),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("name", WRONG_INTEGERS)
+def test_wrong_integers_are_found(name: str) -> None:
+    forward, right, dtype = WRONG_INTEGERS[name]
+    right = right or (lambda x: np.cumsum(x, dtype=x.dtype).reshape(x.shape))
+    found = failed(forward_of(Made(forward, no_gradient), [WHOLE.astype(dtype)], right))
+    assert "integers" in found[0]
+
+
+RIGHT_INTEGERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "square": (lambda x: x * x, lambda x: x * x),
+    "absolute": (lambda x: np.where(x < 0, 0 - x, x), np.abs),
+    "remainder": (lambda a, b: a - b * (a // b), lambda a, b: a % b),
+    "bits": (np.bitwise_xor, lambda a, b: a ^ b),
+    "saturates": (
+        lambda a, b: np.clip(a.astype(object) + b.astype(object), *LIMITS[str(a.dtype)]).astype(a.dtype),
+        np.add,
+    ),
+}
+LIMITS = {dtype: (np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in ("int8", "int32", "uint64")}
+
+
+@pytest.mark.parametrize("name", RIGHT_INTEGERS)
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_right_integers_pass_where_nothing_overflows(name: str, dtype: str) -> None:
+    forward, right = RIGHT_INTEGERS[name]
+    inputs = [(WHOLE + 1).astype(dtype)] * (1 if name in ("square", "absolute") else 2)
+    report = forward_of(Made(forward, no_gradient), inputs, right)
+    assert not failed(report)
+    assert any("integers" in row.check and row.values for row in report.rows)
+
+
+def test_indices_are_not_replaced_by_other_integers() -> None:
+    def specs(x: d5.TensorSpec, places: d5.TensorSpec) -> Specs:
+        return (d5.TensorSpec(shape=(*places.shape, *x.shape[1:]), dtype=x.dtype),)
+
+    taken = Made(lambda x, places: x[places], no_gradient, specs)
+    report = forward_of(taken, [X[0], np.array([0, 2])], lambda x, places: x[places])
+    assert {row.check: row.verdict for row in report.rows}["forward, other integers"] == "not evaluated"
+
+
+def test_integers_that_take_long_are_the_last() -> None:
+    def slow(x: Any) -> Any:
+        import time
+
+        if x.size and np.abs(x.astype(float)).max() > 1000:
+            time.sleep(0.4)
+        return x + 1
+
+    report = forward_of(Made(slow, no_gradient), [WHOLE], lambda x: x + 1)
+    assert report.rows[-1].check != "forward, the largest and smallest integers"
+    assert any(row.check == "forward, larger integers" for row in report.rows)
