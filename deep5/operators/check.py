@@ -35,6 +35,7 @@ from deep5.operators.checks.inputs import contiguous, floating, widened
 from deep5.operators.checks.integers import check_integers
 from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.many import check_after_others, check_gradients_elsewhere, check_values_elsewhere
+from deep5.operators.checks.objects import check_objects
 from deep5.operators.checks.others import check_follows, check_sizes
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.special import check_finite, check_special
@@ -235,6 +236,7 @@ def _forward(
     check_threads(subject, given, False, into)
     if not into.failed:
         check_after_others(subject, given, _others(given), False, into)
+        check_objects(subject, given, _others(given), False, into)
     if not into.failed:
         check_repeats(subject, into)
     if run.strictly(strict):
@@ -282,6 +284,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
             check_gradients_elsewhere(subject, right, given, rng, into)
     if not into.failed:
         check_after_others(subject, given, _others(given), True, into)
+        check_objects(subject, given, _others(given), True, into)
     if not into.failed:
         check_repeats(subject, into)
     if run.strictly(strict):

@@ -232,3 +232,110 @@ def test_integers_that_take_long_are_the_last() -> None:
     report = forward_of(Made(slow, no_gradient), [WHOLE], lambda x: x + 1)
     assert report.rows[-1].check != "forward, the largest and smallest integers"
     assert any(row.check == "forward, larger integers" for row in report.rows)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def two(x: d5.TensorSpec) -> Specs:
+    return x, x
+
+
+class Ring(Made):
+    """x squared, in a ring of buffers, either of forward or of backward."""
+
+    def __init__(self, count: int, backward: bool) -> None:
+        super().__init__(square, square_back)
+        self.count, self.back, self.calls = count, backward, 0
+        self.buffers: dict[Any, list[np.ndarray]] = {}
+
+    def __deepcopy__(self, memo: Any) -> Ring:
+        return Ring(self.count, self.back)
+
+    def _kept(self, made: np.ndarray) -> np.ndarray:
+        ring = self.buffers.setdefault((made.shape, made.dtype), [np.empty_like(made) for _ in range(self.count)])
+        self.calls += 1
+        ring[self.calls % self.count][...] = made
+        return ring[self.calls % self.count]
+
+    def forward(self, *inputs: Any) -> Any:
+        made = super().forward(*inputs)
+        return made if self.back else self._kept(made)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        (made,) = super().backward(output_grads, inputs, outputs, needs)
+        return (self._kept(made) if self.back else made,)
+
+
+class ByObject(Made):
+    """x squared, kept for the array's object."""
+
+    def __init__(self) -> None:
+        super().__init__(square, square_back)
+        self.kept: dict[int, Any] = {}
+
+    def __deepcopy__(self, memo: Any) -> ByObject:
+        return ByObject()
+
+    def forward(self, *inputs: Any) -> Any:
+        if id(inputs[0]) not in self.kept:
+            self.kept[id(inputs[0])] = inputs[0], super().forward(*inputs)
+        return np.array(self.kept[id(inputs[0])][1])
+
+
+SHARED = "all results are new memory"
+WRONG_MEMORY: dict[str, tuple[Callable[[], d5.Operator], Any, list[str]]] = {
+    "x itself where none is negative": (
+        lambda: Made(lambda x: x if (x >= 0).all() else np.maximum(x, 0), lambda dy, x: (dy * (x > 0),)),
+        lambda x: np.maximum(x, 0),
+        [SHARED],
+    ),
+    "x itself of one element": (
+        lambda: Made(lambda x: x if x.size == 1 else x * 1, lambda dy, x: (dy,)),
+        lambda x: x,
+        [SHARED],
+    ),
+    "one array as two outputs": (
+        lambda: Made(lambda x: (x * x,) * 2, lambda da, db, x: (2 * x * (da + db),), two),
+        lambda x: (x * x, x * x),
+        [SHARED],
+    ),
+    "a ring of 4": (lambda: Ring(4, False), square, [SHARED]),
+    "a ring of 9": (lambda: Ring(9, False), square, [SHARED]),
+    "kept for an object": (ByObject, square, ["forward, inputs that are written to"]),
+    "another result of one array": (
+        lambda: Made(lambda a, b: a * 1 if a is b else a + b, lambda dy, a, b: (dy, dy)),
+        np.add,
+        ["forward, one array as several inputs"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_MEMORY)
+def test_shared_and_kept_memory_is_found(name: str) -> None:
+    make, right, expected = WRONG_MEMORY[name]
+    assert failed(forward_of(make(), AB if "one array of" in name or right is np.add else X, right)) == expected
+
+
+def test_shared_memory_of_gradients_is_found() -> None:
+    assert failed(gradient_of(Ring(4, True), X))
+    # Half of x squared, whose gradient is x itself where the gradient by the output is 1.
+    itself = Made(lambda x: x * x / 2, lambda dy, x: (x if (dy == 1).all() else x * dy,))
+    assert failed(gradient_of(itself, X)) == [SHARED]
+
+
+def test_gradients_may_be_gradients_by_outputs_and_one_array() -> None:
+    assert check_gradient(Made(np.add, lambda dy, a, b: (dy, dy)), AB, strict=False)
+    assert check_gradient(Made(np.add, lambda dy, a, b: (dy * 1,) * 2), AB, strict=False)
+
+    def halves(x: d5.TensorSpec) -> Specs:
+        if len(x.shape) != 2 or int(x.shape[1]) % 2:
+            raise d5.ShapeError(f"got {x}; allowed: two dimensions, the second one even")
+        half = d5.TensorSpec(shape=(x.shape[0], int(x.shape[1]) // 2), dtype=x.dtype)
+        return half, half
+
+    split = Made(
+        lambda x: tuple(np.split(x * 1, 2, axis=1)), lambda da, db, x: (np.concatenate([da, db], axis=1),), halves
+    )
+    assert forward_of(split, X, lambda x: np.split(x, 2, axis=1))
+    assert gradient_of(split, X)

@@ -12,6 +12,7 @@ import numpy as np
 from deep5.core.errors import Deep5Error
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import LAYOUTS, cast, floating
+from deep5.operators.checks.repeats import share_memory
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import epsilon
 from deep5.operators.cpp import CppOperator
@@ -204,7 +205,9 @@ def _threads(subject: Subject) -> str:
 
 
 def check_repeats(subject: Subject, into: Collector) -> None:
-    """Check that all calls so far gave the same bits as earlier ones with the same arguments; a row if one did not."""
+    """Check that all calls so far gave the same bits as earlier ones with the same arguments, in new memory; a row for
+    each, if one did not.
+    """
     if differing := subject.differing():
         into.say(
             "all calls are repeatable",
@@ -212,6 +215,14 @@ def check_repeats(subject: Subject, into: Collector) -> None:
             f"{subject.name} gave different bits in {len(differing)} calls whose arguments were those of an earlier "
             f"call: {_first(differing)}; allowed: the same bits in every call; remedy: nothing kept from call to call, "
             "and nothing that depends on the thread",
+        )
+    if sharing := subject.sharing():
+        into.say(
+            "all results are new memory",
+            "FAILED",
+            f"{subject.name}: {sharing[0]}, and in {len(sharing) - 1} further calls; allowed: new arrays, since the "
+            "caller may write to each; only gradients may be gradients by outputs, or share memory with each other; "
+            "remedy: return a copy",
         )
 
 
@@ -335,7 +346,7 @@ def _shared(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[str]:
         f"output {number} shares memory with input {place}"
         for number, made in enumerate(outputs)
         for place, given in enumerate(inputs)
-        if np.size(made) and np.may_share_memory(made, given)
+        if np.size(made) and share_memory(made, given)
     ]
 
 

@@ -53,6 +53,7 @@ class _Direct:
             outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
         check_outputs(self.operator, outputs, expected)
         self.repeats.see("forward", key, outputs)
+        self.repeats.owned("forward", outputs, inputs)
         return outputs
 
     def inference_and_backprop(
@@ -71,6 +72,7 @@ class _Direct:
             made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
         found = check_gradients(self.operator, made, inputs, needs)
         self.repeats.see("backward", key, found)
+        self.repeats.owned("backward", found, (*inputs, *outputs), [grad for grad in grads if grad is not None])
         return found
 
     @contextmanager
@@ -144,6 +146,10 @@ class Subject:
         Without a framework; otherwise none are known.
         """
         return self.executor.repeats.differing if isinstance(self.executor, _Direct) else []
+
+    def sharing(self) -> list[str]:
+        """Calls so far whose results were no new memory; as `differing`."""
+        return self.executor.repeats.sharing if isinstance(self.executor, _Direct) else []
 
     def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """Inputs as the framework's native arrays; the same arrays without a framework."""
