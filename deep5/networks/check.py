@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from deep5.core import plugins
-from deep5.core.errors import Deep5Error, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, ShapeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
-from deep5.core.executors import GraphExecutor, ParameterGroup
+from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.networks.checks.conduct import check_conduct, check_modes, check_steps
+from deep5.networks.checks.pair import Pair
 from deep5.networks.checks.problems import convolution
-from deep5.networks.checks.sizes import SIZES, batch_sizes, check_sizes, check_types, check_unknown, check_values
+from deep5.networks.checks.sizes import LARGE, SIZES, batch_sizes, check_sizes, check_types, check_unknown, check_values
+from deep5.networks.checks.stepping import NOT_FINITE, change_numbers, step_options
 from deep5.networks.judge import ConformanceError, Judge
 from deep5.networks.network import Network
 from deep5.networks.zoo import mlp, resnet
@@ -30,18 +33,28 @@ _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 _DIFFERENCE = {"float64": (1e-5, 1e-6), "float32": (1e-2, 1e-2)}
 _STEPS = 20
 _RULES = ("adam", "momentum", "accelegrad")
+# Sums of gradients: whether by chosen names, and the loss scales of the terms, also those that are no powers of 2.
+_OPTIONS = (
+    (False, (1.0, 1.0, 1.0)),
+    (False, (8.0, 0.3, 1.0)),
+    (False, (1.0,)),
+    (True, (3.0, 0.3)),
+    (False, (1.0,)),
+)
 
 
 def check_executor(framework: str | Framework, *, seed: int = 0) -> None:
     """Check that a back-end's results agree with the reference and that it meets the contract of `GraphExecutor`.
 
-    Outputs and gradients of small networks are compared with the reference's: at batch sizes of 1, 2, 3, a prime, one
-    above a vector's and a cache block's length (16,385), and drawn ones, in sequence; with unknown dimensions; at
-    zeros, ties, large and small values; in other memory; and with central differences. So are calls that follow others:
-    repeated ones, those after an error, and those on a second thread; training steps, whole, in halves and resumed;
-    running statistics, masks and a second loss. Further checks: the options of `inference_and_backprop`,
-    copies in and out, and rejection of wrong inputs. In float64, if the back-end supports it, and in float32; other
-    element types where it runs them. No call goes unseen: whatever it returns is compared.
+    Outputs and gradients of small networks are compared with the reference's: at batch sizes of 1, 2, 3, 64, one above
+    a vector's and a cache block's length (16,385), and drawn ones, in sequence; with unknown dimensions; at zeros,
+    ties, large and small values, NaN and infinities; in other memory; and with central differences. So are calls that
+    follow others: repeated ones, those after an error, and those on a second thread; training steps, whole, in halves
+    and resumed, with parameter groups, a gradient modifier and a gradient pipeline; running statistics, masks and a
+    second loss. Further checks: the options of `inference_and_backprop`, alone and together, `settings`, copies in and
+    out, and rejection of wrong inputs. In float64, if the back-end supports it, and in float32; other element types
+    where it runs them. No call goes unseen: whatever it returns is compared. The back-end's threads are set to 1 and 2
+    in between, where they can be set, and then to what they were.
 
     Args:
         framework: The back-end, or its registered name.
@@ -63,19 +76,21 @@ def check_executor(framework: str | Framework, *, seed: int = 0) -> None:
     dtypes = ("float64", "float32") if "float64" in probe.capabilities else ("float32",)
     for dtype in dtypes:
         main = dtype == dtypes[0]
-        _Suite(checked, mlp(features=6, hidden=5, classes=3, dtype=dtype), dtype).check_all(
-            _RULES if main else _RULES[:1]
-        )
-        check_sizes(checked, dtype, batch_sizes(probe, seed) if main else (*SIZES[:1], *SIZES[-2:]), seed)
+        suite = _Suite(checked, mlp(features=6, hidden=5, classes=3, dtype=dtype), dtype)
+        suite.check_all(_RULES if main else _RULES[:1])
+        # One executor for the checks of one network: each size is compiled once.
+        pair = Pair(checked, suite.network, dtype, suite.executor)
+        check_sizes(checked, pair, batch_sizes(probe, seed) if main else (1, 64, LARGE), seed)
         check_values(checked, dtype, seed)
-        check_conduct(checked, dtype, seed)
-        check_steps(checked, dtype, SIZES[:-1] if main else SIZES[:1], seed)
+        check_conduct(checked, pair, seed)
+        check_steps(pair, SIZES[:-1] if main else SIZES[:1], seed)
         check_modes(checked, dtype, (4, 7) if main else (4,), seed)
     suite = _Suite(checked, convolution(dtypes[0]), dtypes[0])
-    for check in (suite.check_inference, suite.check_gradients, suite.check_differences, suite.check_options):
+    for check in (suite.check_inference, suite.check_gradients, suite.check_differences):
         check()
+    suite.check_options(((True, (3.0,)),))
     check_unknown(checked, dtypes[0], seed)
-    check_types(checked, seed)
+    check_types(checked, dtypes[0], seed)
     _Suite(checked, resnet(depth=8, dtype=dtypes[0]), dtypes[0]).check_inference()
 
 
@@ -91,12 +106,12 @@ class _Suite:
     def check_all(self, rules: Sequence[str]) -> None:
         """Every check, in training with these update rules; none changes the network."""
         for check in (
+            self.check_settings,
             self.check_inference,
             self.check_gradients,
             self.check_differences,
             self.check_options,
             self.check_sums,
-            self.check_callbacks,
             self.check_copies,
             self.check_refusals,
             partial(self.check_training, rules),
@@ -115,6 +130,22 @@ class _Suite:
             "label": draw.integers(0, classes, size).astype(np.int64),
         }
 
+    def check_settings(self) -> None:
+        """`settings` has the network's dtype, and the threads that were requested wherever they can be set."""
+        found = self.executor.settings()
+        self.judge.require({"threads", "dtype"} <= found.keys(), f"has the settings {sorted(found)}", "threads, dtype")
+        self.judge.require(found["dtype"] == self.dtype, f"has the dtype {found['dtype']!r} in settings", self.dtype)
+        threads = found["threads"]
+        # A process whose threads are fixed refuses other numbers, but not its own. Last, the number of before.
+        for number in (2, 1, threads):
+            try:
+                self.framework.set_threads(number)
+            except UsageError as error:
+                self.judge.require(number != threads, f"has {threads!r} threads in settings, but refuses them", error)
+                continue
+            read = self.framework.executor(self.network).settings()["threads"]
+            self.judge.require(read == number, f"has {read!r} threads in settings after set_threads({number})", number)
+
     def check_inference(self) -> None:
         """Outputs equal the reference's, for any strides of the inputs, and nothing changes."""
         before = self.executor.state_dict()
@@ -130,8 +161,6 @@ class _Suite:
             for name, value in want.items():
                 self.judge.close(got[name], value, f"inference on {what}inputs: the output {name!r}")
         self.judge.identical(self.executor.state_dict(), before, "inference(training=False) changed")
-        settings = self.executor.settings().keys()
-        self.judge.require({"threads", "dtype"} <= settings, f"has the settings {sorted(settings)}", "threads, dtype")
 
     def check_gradients(self) -> None:
         """Gradients equal the reference's; before the first backward pass there are none."""
@@ -140,7 +169,7 @@ class _Suite:
         outputs = _numpy(self.executor.inference_and_backprop(self.feed))
         want = _numpy(self.reference.inference_and_backprop(self.feed))
         self.judge.close(outputs["loss"], want["loss"], "inference_and_backprop: the loss")
-        self.gradients_are(self.expected(), "inference_and_backprop")
+        self.gradients_are(self.expected(self.feed), "inference_and_backprop")
 
     def check_differences(self) -> None:
         """Gradients equal the derivative of the executor's own loss along a half gradient, half random direction."""
@@ -166,24 +195,40 @@ class _Suite:
             f"{difference:.9g}, the central difference of its loss, within {tolerance * scale:.2g}",
         )
 
-    def check_options(self) -> None:
-        """`accumulate`, `loss_scale` and `wrt` work as documented; inputs are not changed."""
-        first, second = self.expected(self.feed), self.expected(self.other)
-        self.executor.inference_and_backprop(self.feed)
-        self.executor.inference_and_backprop(self.other, accumulate=True)
-        self.gradients_are({name: first[name] + second[name] for name in first}, "accumulate=True")
-        self.executor.inference_and_backprop(self.feed)
-        self.gradients_are(first, "accumulate=False after accumulate=True")
-        self.executor.inference_and_backprop(self.feed, loss_scale=8.0)
-        self.gradients_are({name: 8 * value for name, value in first.items()}, "loss_scale=8")
-        wrt = ["input", self.names[-1]]
-        kept = {name: value.copy() for name, value in self.feed.items()}
-        self.reference.inference_and_backprop(self.feed, wrt=wrt)
-        self.executor.inference_and_backprop(self.feed, wrt=wrt)
-        self.gradients_are(_numpy(self.reference.gradients()), f"wrt={wrt}")
-        self.judge.identical(self.feed, kept, "inference_and_backprop changed")
-        self.executor.inference_and_backprop(self.feed)
-        self.gradients_are(first, "wrt=None after wrt")
+    def check_options(self, cases: Sequence[tuple[bool, Sequence[float]]] = _OPTIONS) -> None:
+        """`accumulate`, `loss_scale`, `wrt` and `on_gradient` work as documented, also together.
+
+        Args:
+            cases: Sums of gradients: whether by `wrt`, and the loss scale of each term.
+        """
+        feeds, chosen = (self.feed, self.other, self.batch(2)), ["input", self.names[-1]]
+        for (by_name, scales), watched in product(cases, (False, True)):
+            wrt = chosen if by_name else None
+            total: dict[str, np.ndarray] = {}
+            for number, scale in enumerate(scales):
+                for name, value in self.expected(feeds[number], wrt).items():
+                    total[name] = total.get(name, 0) + scale * value
+                options: dict[str, Any] = {"accumulate": True} if number else {}
+                options |= ({} if scale == 1 else {"loss_scale": scale}) | ({"wrt": wrt} if wrt else {})
+                self.check_call(feeds[number], total, options, watched)
+
+    def check_call(
+        self, feed: dict[str, np.ndarray], want: Mapping[str, np.ndarray], options: dict[str, Any], watched: bool
+    ) -> None:
+        """Gradients of a call with these options; `watched` by `on_gradient`, which receives each once."""
+        texts = (f"{key}={value:g}" if key == "loss_scale" else f"{key}={value}" for key, value in options.items())
+        what = ", ".join(texts) or "no options"
+        kept, calls = {name: value.copy() for name, value in feed.items()}, list[tuple[str, np.ndarray]]()
+        if watched:
+            options = {**options, "on_gradient": lambda name, value: calls.append((name, to_numpy(value).copy()))}
+        self.executor.inference_and_backprop(feed, **options)
+        self.judge.identical(feed, kept, "inference_and_backprop changed")
+        self.gradients_are(want, what)
+        if watched:
+            names = sorted(name for name, _ in calls)
+            self.judge.require(names == sorted(want), f"{what}: called on_gradient for {names}", sorted(want))
+            found = _numpy(self.executor.gradients())
+            self.judge.identical(dict(calls), found, f"{what}: on_gradient got a value that is not of gradients():")
 
     def check_sums(self) -> None:
         """What `accumulate` adds to: a whole step consumes its gradients, halves do not; other batches are rejected."""
@@ -202,20 +247,6 @@ class _Suite:
         larger = partial(executor.inference_and_backprop, self.batch(0, 5), wrt=["input"], accumulate=True)
         executor.inference_and_backprop(self.feed, wrt=["input"])
         self.judge.refuses(ShapeError, larger, "accumulate=True over batches of 4 and 5 with wrt=['input']")
-
-    def check_callbacks(self) -> None:
-        """`on_gradient` receives each gradient once, with the value that `gradients` returns."""
-        for accumulate in (False, True):
-            calls: list[tuple[str, np.ndarray]] = []
-            self.executor.inference_and_backprop(
-                self.feed,
-                accumulate=accumulate,
-                on_gradient=lambda name, value: calls.append((name, to_numpy(value).copy())),  # noqa: B023 - called within
-            )
-            names = sorted(name for name, _ in calls)
-            self.judge.require(names == sorted(self.names), f"called on_gradient for {names}", sorted(self.names))
-            what = f"accumulate={accumulate}: on_gradient got a value that is not of gradients():"
-            self.judge.identical(dict(calls), _numpy(self.executor.gradients()), what)
 
     def check_copies(self) -> None:
         """`read`, `write`, `state_dict` and `export` preserve every bit, and copy."""
@@ -264,35 +295,33 @@ class _Suite:
             self.judge.refuses(ShapeError, partial(run, empty), "training on an empty batch")
 
     def check_training(self, rules: Sequence[str]) -> None:
-        """Steps equal the reference's, also with a changing `lr`, a group's separate `lr`, and modified gradients."""
-        bias = ParameterGroup(lambda name: name.endswith("bias"), lr=0.01)
-        arguments: dict[str, dict[str, Any]] = {
-            "adam": {},
-            "momentum": {"groups": (bias,), "modifier": lambda name, param, grad: grad * 0.5},
-            "accelegrad": {},
-        }
+        """Steps equal the reference's: with changing numbers, a pipeline, groups, modified gradients, and a NaN."""
         for name in rules:
-            keywords = arguments[name]
             losses, ends = [], []
             for framework in (self.framework, plugins.framework("reference")):
                 executor, rule = framework.executor(self.network), plugins.load("optimizers", name)(lr=0.02)
-                step = executor.train_step(rule, **keywords)
+                options = step_options(name)
+                step = executor.train_step(rule, **options)
                 values = []
                 for index in range(_STEPS):
-                    rule.lr = 0.02 if index < _STEPS // 2 else 0.005
-                    info = StepInfo(step=index, batch_size=4)
-                    values.append(float(to_numpy(step(self.batch(index), info)["loss"])))
+                    change_numbers(rule, options, late=index >= _STEPS // 2)
+                    batch, info = self.batch(index), StepInfo(step=index, epoch=index // 5, batch_size=4)
+                    if index == NOT_FINITE and step.loss_scale > 1000:  # a dynamic one: the step is skipped
+                        batch["input"][0] = np.nan
+                    values.append(float(to_numpy(step(batch, info)["loss"])))
                 executor.synchronize()
                 self.judge.require(step.traces == 1, f"traced {name} {step.traces} times while lr changed", 1)
                 exported = executor.export()
                 losses.append(np.array(values))
-                ends.append({f"{key} exported": exported.initial(key) for key in self.names} | executor.state_dict())
+                numbers = {"loss_scale": np.array(step.loss_scale), "skipped_steps": np.array(step.skipped_steps)}
+                state = {f"{key} exported": exported.initial(key) for key in self.names} | executor.state_dict()
+                ends.append(state | numbers)
             self.judge.close(losses[0], losses[1], f"the losses of {_STEPS} steps of {name}")
             for key, value in ends[1].items():
                 self.judge.close(ends[0][key], value, f"after {_STEPS} steps of {name} {key!r}")
 
-    def expected(self, feed: Arrays | None = None) -> dict[str, np.ndarray]:
-        self.reference.inference_and_backprop(self.feed if feed is None else feed)
+    def expected(self, feed: Arrays, wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        self.reference.inference_and_backprop(feed, wrt=wrt)
         return _numpy(self.reference.gradients())
 
     def gradients_are(self, want: Mapping[str, np.ndarray], what: str) -> None:

@@ -34,10 +34,14 @@ class Judge:
             raise ConformanceError(f"{self.subject}: {what}; allowed: {allowed}")
 
     def close(self, got: Any, want: Any, what: str) -> None:
-        """Require the same shape and dtype, and the same values within the tolerance."""
+        """Require the same shape and dtype, and the same values within the tolerance; NaN and infinities equal."""
         got, want = np.asarray(to_numpy(got)), np.asarray(to_numpy(want))
         same = (got.shape, got.dtype) == (want.shape, want.dtype)
         self.require(same, f"{what} is {got.dtype}{got.shape}", f"{want.dtype}{want.shape}")
+        finite = np.isfinite(want)
+        other = int((~_same_kind(got, want) & ~finite).sum())
+        self.require(other == 0, f"{what} lacks {other} NaN or infinities", f"the reference's {int((~finite).sum())}")
+        got, want = got[finite], want[finite]
         error = float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), 1e-30))
         self.require(error <= self.tolerance, f"{what} is off by {error:.2g} of the reference's", f"{self.tolerance:g}")
 
@@ -58,8 +62,7 @@ class Judge:
         scale = max(float(np.max(np.abs(want[finite]), initial=0.0)), least)
         with np.errstate(invalid="ignore"):
             distance = np.abs(got - want) if want.dtype != bool else (got != want).astype(np.float64)
-            same_kind = (got == want) | (np.isnan(got) & np.isnan(want))
-            wrong = ~np.where(finite, distance <= self.tolerance * scale, same_kind)
+            wrong = ~np.where(finite, distance <= self.tolerance * scale, _same_kind(got, want))
         if wrong.any():
             first = tuple(int(index) for index in np.argwhere(wrong)[0])
             self.require(
@@ -87,6 +90,11 @@ class Judge:
                 f"{self.subject}: {what} raised {type(error).__name__}: {error}; allowed: {kind.__name__}"
             ) from error
         raise ConformanceError(f"{self.subject}: {what} was accepted; allowed: it raises {kind.__name__}")
+
+
+def _same_kind(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Where both are NaN, or equal."""
+    return np.asarray((got == want) | (np.isnan(got) & np.isnan(want)))
 
 
 def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:

@@ -87,7 +87,7 @@ class _Executor(ReferenceExecutor):
         return outputs
 
 
-@pytest.mark.parametrize(("wrong", "size"), [("batch1", "1"), ("batch16", "(13|16|17)")])
+@pytest.mark.parametrize(("wrong", "size"), [("batch1", "1"), ("batch16", "64")])
 def test_a_back_end_that_is_wrong_at_one_size_is_rejected(wrong: str, size: str) -> None:
     kind = type("Executor", (_Executor,), {"_wrong": wrong})
 

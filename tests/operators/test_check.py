@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -264,7 +265,7 @@ class Back(Framework):
         return operator.forward
 
     def set_threads(self, threads: int) -> None:
-        pass
+        d5.framework("reference").set_threads(threads)
 
 
 class ScalesOneGradient(Wrapped):
@@ -440,13 +441,166 @@ class BakesTheRule(Wrapped):
 
 
 class IgnoresGroups(Wrapped):
-    def train_step(self, rule: Any, loss: str = "loss", *, groups: Any = (), modifier: Any = None) -> Any:
-        return self.inner.train_step(rule, loss, modifier=modifier)
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        return self.inner.train_step(rule, loss, **{**keywords, "groups": ()})
 
 
 class IgnoresTheModifier(Wrapped):
-    def train_step(self, rule: Any, loss: str = "loss", *, groups: Any = (), modifier: Any = None) -> Any:
-        return self.inner.train_step(rule, loss, groups=groups)
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        return self.inner.train_step(rule, loss, **{**keywords, "modifier": None})
+
+
+class StepsWrongly(Wrapped):
+    """A training step whose options are changed first."""
+
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        return keywords
+
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        return self.inner.train_step(rule, loss, **type(self).changed(keywords))
+
+
+class IgnoresThePipeline(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        return {**keywords, "pipeline": None}
+
+
+class IgnoresTheClipping(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        if found := keywords.get("pipeline"):
+            kept = {**found.describe(), "clip_norm": None, "clip_value": None}
+            keywords = {**keywords, "pipeline": d5.GradientPipeline(**kept)}
+        return keywords
+
+
+class BakesThePipeline(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        import copy
+
+        return {**keywords, "pipeline": copy.copy(keywords.get("pipeline"))}
+
+
+class IgnoresTheSecondGroup(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        return {**keywords, "groups": keywords.get("groups", ())[:1]}
+
+
+class MisnamesForTheModifier(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        call = keywords.get("modifier")
+        wrong = None if call is None else lambda name, param, grad: call("x", param, grad)
+        return {**keywords, "modifier": wrong}
+
+
+class ModifiesOnlyGroups(StepsWrongly):
+    @staticmethod
+    def changed(keywords: dict[str, Any]) -> dict[str, Any]:
+        return keywords if keywords.get("groups") else {**keywords, "modifier": None}
+
+
+class StepsOnTheFirstLoss(Wrapped):
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        return self.inner.train_step(rule, "lost" if loss == "lost" else "loss", **keywords)
+
+
+class BackpropagatesWrongly(Wrapped):
+    """`inference_and_backprop` with other options, under a condition on those that were given."""
+
+    @staticmethod
+    def changed(loss: str, keywords: dict[str, Any]) -> dict[str, Any]:
+        return keywords
+
+    def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
+        return self.inner.inference_and_backprop(inputs, loss, **type(self).changed(loss, keywords))
+
+
+def ignoring(option: str, where: Callable[[str, dict[str, Any]], Any]) -> type[Wrapped]:
+    def changed(loss: str, keywords: dict[str, Any]) -> dict[str, Any]:
+        return {**keywords, option: None if option == "on_gradient" else 1.0} if where(loss, keywords) else keywords
+
+    return type("Ignores", (BackpropagatesWrongly,), {"changed": staticmethod(changed)})
+
+
+class CallsBackUnscaled(Wrapped):
+    def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
+        call, scale = keywords.get("on_gradient"), keywords.get("loss_scale", 1.0)
+        if call is not None and scale != 1:
+            keywords["on_gradient"] = lambda name, value: call(name, value / scale)
+        return self.inner.inference_and_backprop(inputs, loss, **keywords)
+
+
+class LosesNaN(Wrapped):
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        return {name: np.nan_to_num(to_numpy(v)) for name, v in self.inner.inference(inputs, **keywords).items()}
+
+
+class LosesNaNOfGradients(Wrapped):
+    def gradients(self) -> Any:
+        return {name: np.nan_to_num(value) for name, value in self.inner.gradients().items()}
+
+
+class ClipsInfinities(Wrapped):
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        clipped = {n: np.clip(v, -1e30, 1e30) if v.dtype.kind == "f" else v for n, v in inputs.items()}
+        return self.inner.inference(clipped if "double" in self.network.outputs else inputs, **keywords)
+
+
+class StaysPoisoned(Wrapped):
+    bad = False
+
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        self.bad |= any(v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in inputs.values())
+        made = self.inner.inference(inputs, **keywords)
+        return {name: value * 2 for name, value in made.items()} if self.bad else made
+
+
+class ForgetsLateSteps(Wrapped):
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        if (info := keywords.get("info")) is not None and info.step > 10:
+            keywords["info"] = info._replace(step=0)
+        return self.inner.inference(inputs, **keywords)
+
+
+class ReusesOutputs(Wrapped):
+    """Sixteen results in turn use the same memory."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(network)
+        self.kept: dict[Any, Any] = {}
+        self.number = 0
+
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        self.number += 1
+        made = {}
+        for name, value in self.inner.inference(inputs, **keywords).items():
+            key = (get_ident(), name, np.shape(value), self.number % 16)
+            made[name] = self.kept.setdefault(key, np.empty_like(np.asarray(value)))
+            made[name][...] = value
+        return made
+
+
+def wrong_where(fires: Callable[[np.ndarray], bool]) -> type[Wrapped]:
+    def inference(self: Any, inputs: Any, **keywords: Any) -> Any:
+        made = self.inner.inference(inputs, **keywords)
+        return {name: value * 2 for name, value in made.items()} if fires(inputs["input"]) else made
+
+    return type("WrongWhere", (Wrapped,), {"inference": inference})
+
+
+class OfManyThreads(Wrapped):
+    def settings(self) -> Any:
+        return {**self.inner.settings(), "threads": 77}
+
+
+class OfAnotherType(Wrapped):
+    def settings(self) -> Any:
+        return {**self.inner.settings(), "dtype": "float16"}
 
 
 BROKEN: dict[str, tuple[type[Wrapped], str]] = {
@@ -482,6 +636,44 @@ BROKEN: dict[str, tuple[type[Wrapped], str]] = {
     "bakes the rule": (BakesTheRule, "the losses of 20 steps of adam is off by"),
     "ignores groups": (IgnoresGroups, "the losses of 20 steps of momentum"),
     "ignores the modifier": (IgnoresTheModifier, "the losses of 20 steps of momentum"),
+    "ignores the pipeline": (IgnoresThePipeline, "the losses of 20 steps of adam lacks 1 NaN or infinities"),
+    "ignores the clipping": (IgnoresTheClipping, "the losses of 20 steps of adam is off by"),
+    "bakes the pipeline": (BakesThePipeline, "the losses of 20 steps of adam is off by"),
+    "ignores the second group": (IgnoresTheSecondGroup, "the losses of 20 steps of momentum is off by"),
+    "misnames for the modifier": (MisnamesForTheModifier, "the losses of 20 steps of momentum is off by"),
+    "modifies only groups": (ModifiesOnlyGroups, "the losses of 20 steps of accelegrad is off by"),
+    "steps on the first loss": (StepsOnTheFirstLoss, "a training step on the second loss"),
+    "ignores a loss scale with accumulate": (
+        ignoring("loss_scale", lambda loss, given: given.get("accumulate")),
+        "accumulate=True, loss_scale=0.3: the gradient by",
+    ),
+    "ignores a loss scale with wrt": (
+        ignoring("loss_scale", lambda loss, given: given.get("wrt")),
+        "loss_scale=3, wrt=.*: the gradient by",
+    ),
+    "ignores the loss scale of a second loss": (
+        ignoring("loss_scale", lambda loss, given: loss == "second"),
+        "of the second loss, at step 5, with loss_scale=3: the gradient by",
+    ),
+    "ignores odd loss scales": (
+        ignoring("loss_scale", lambda loss, given: given.get("loss_scale", 1.0) in (0.3, 3.0)),
+        "loss_scale=0.3: the gradient by",
+    ),
+    "does not call back with wrt": (
+        ignoring("on_gradient", lambda loss, given: given.get("wrt")),
+        r"wrt=.*: called on_gradient for \[\]",
+    ),
+    "calls back unscaled": (CallsBackUnscaled, "loss_scale=8: on_gradient got a value that is not of gradients"),
+    "loses NaN": (LosesNaN, "inference with NaN: the output"),
+    "loses NaN of gradients": (LosesNaNOfGradients, "backprop with NaN: the gradient by"),
+    "clips infinities": (ClipsInfinities, "inference with inf: the output"),
+    "stays poisoned": (StaysPoisoned, "inference (with|after one with) NaN: the output"),
+    "forgets late steps": (ForgetsLateSteps, "inference in training, at step 12: the output"),
+    "reuses outputs": (ReusesOutputs, "later results changed that of an earlier call"),
+    "is wrong at squares": (wrong_where(lambda x: x.ndim == 3 and len(x) == x.shape[1] > 1), "of 8 sequences of 8"),
+    "is wrong at multiples of 8": (wrong_where(lambda x: len(x) % 8 == 0), "inference of a batch of 64: the output"),
+    "has other threads": (OfManyThreads, "has 77 threads in settings"),
+    "has another dtype": (OfAnotherType, "has the dtype 'float16' in settings; allowed: float64"),
 }
 
 

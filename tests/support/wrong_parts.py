@@ -26,7 +26,7 @@ from deep5.training.expression import Expr
 
 __all__ = ["REJECTIONS", "TARGETS", "Mutant", "check_right", "drawn"]
 
-SIZES = (1, 2, 3, 13, 17, 16_385)
+SIZES = (1, 2, 3, 17, 64, 16_385)
 REJECTIONS = (d5.Deep5Error, ConformanceError)
 
 
@@ -320,7 +320,7 @@ class WrongBack(Framework):
         return operator.forward
 
     def set_threads(self, threads: int) -> None:
-        pass
+        d5.framework("reference").set_threads(threads)
 
 
 def _check_executor(mutant: Mutant) -> None:

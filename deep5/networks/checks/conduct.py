@@ -13,28 +13,32 @@ import numpy as np
 from deep5.core import plugins
 from deep5.core.errors import Deep5Error, ShapeError
 from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup
 from deep5.core.framework import Framework
+from deep5.core.tensors import to_numpy
 from deep5.networks.checks.pair import Feed, Pair, copied, elsewhere
-from deep5.networks.checks.problems import drawn, layouts, noisy
+from deep5.networks.checks.problems import drawn, layouts, noisy, not_finite
 from deep5.networks.checks.sizes import check_layouts
 from deep5.networks.zoo import mlp
 
 __all__ = ["check_conduct", "check_modes", "check_steps"]
 
 _THREADS = 3
+_KEPT = 132  # more results than a back-end would keep in a ring of buffers, as many as a power of two
 
 
-def check_conduct(framework: Framework, dtype: str, seed: int) -> None:
+def check_conduct(framework: Framework, pair: Pair, seed: int) -> None:
     """Calls of every method: repeated, after an error, in other memory, of two executors in turn, and on threads."""
-    pair = Pair(framework, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype)
     first, second = (drawn(pair.network, seed, number, N=4) for number in (0, 1))
     _check_repeated(pair, first, second)
+    _check_kept(pair, first, second)
+    _check_not_finite(pair, first, second)
     check_layouts(pair, first)
     _check_after_errors(pair, first, second)
     _check_threads(pair, first, second)
     # Another executor of the same network, and of another one: nothing is shared.
-    other = mlp(features=3, hidden=2, classes=3, dtype=dtype)
-    others = [pair, *(Pair(framework, network, dtype) for network in (pair.network, other))]
+    other = mlp(features=3, hidden=2, classes=3, dtype=pair.dtype)
+    others = [pair, *(Pair(framework, network, pair.dtype) for network in (pair.network, other))]
     _move(others[1])
     for turn in range(2):
         for number, each in enumerate(others):
@@ -64,6 +68,38 @@ def _check_repeated(pair: Pair, first: Feed, second: Feed) -> None:
         pair.backprop(first, "after the parameters changed")
     pair.load_start()
     pair.backprop(second, "after the first parameters were loaded again")
+
+
+def _check_kept(pair: Pair, first: Feed, second: Feed) -> None:
+    """Results stay as they are during many later calls, whose memory a back-end may reuse."""
+    made: list[tuple[Any, Feed]] = []
+    for number in range(_KEPT):
+        feed = (first, second)[number % 2]
+        outputs = pair.executor.inference_and_backprop(feed) if number % 4 == 0 else pair.executor.inference(feed)
+        made.append((outputs, copied(outputs)))
+        if number % 4 == 0:
+            gradients = pair.executor.gradients()
+            made.append((gradients, copied(gradients)))
+    for number, (now, before) in enumerate(made):
+        pair.judge.identical(now, before, f"{len(made) - number} later results changed that of an earlier call:")
+
+
+def _check_not_finite(pair: Pair, first: Feed, second: Feed) -> None:
+    """A NaN reaches the outputs and gradients that depend on it, and no other call; an infinity saturates tanh.
+
+    Gradients may be infinities where the reference's are NaN, as OpenVINO's are: both stop a training.
+    """
+    for what, feed in not_finite(first):
+        pair.inference(feed, what)
+        pair.inference(second, f"after one {what}")
+        if "NaN" in what:  # the gradient at an infinity is zero times it
+            for executor in (pair.executor, pair.reference):
+                executor.inference_and_backprop(feed)
+            got, want = copied(pair.executor.gradients()), copied(pair.reference.gradients())
+            for name, value in want.items():
+                same = np.array_equal(np.isfinite(got[name]), np.isfinite(value))
+                pair.judge.require(same, f"backprop {what}: the gradient by {name!r} is {got[name]}", value)
+        pair.backprop(second, f"after one {what}")
 
 
 def _move(pair: Pair, factor: float = 1.25) -> None:
@@ -145,12 +181,11 @@ def _check_threads(pair: Pair, first: Feed, second: Feed) -> None:
             pair.judge.alike(got[name], value, f"inference on {_THREADS} threads at once: the output {name!r}")
 
 
-def check_steps(framework: Framework, dtype: str, sizes: Sequence[int], seed: int) -> None:
+def check_steps(pair: Pair, sizes: Sequence[int], seed: int) -> None:
     """Training steps of several sizes, in other memory, whole and in halves, after errors, on threads, and resumed.
 
     After each, all outputs, parameters and gradients are those of the reference.
     """
-    pair = Pair(framework, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype)
     rules = [plugins.load("optimizers", "accelegrad")(lr=0.25) for _ in range(2)]
     steps = _steps(pair, rules)
     number = 0
@@ -181,15 +216,19 @@ def check_steps(framework: Framework, dtype: str, sizes: Sequence[int], seed: in
     _check_resumed(pair, rules, steps, feed)
 
 
-def _steps(pair: Pair, rules: list[Any]) -> tuple[Any, Any]:
-    return pair.executor.train_step(rules[0]), pair.reference.train_step(rules[1])
+def _steps(pair: Pair, rules: list[Any], loss: str = "loss", **options: Any) -> tuple[Any, Any]:
+    return (
+        pair.executor.train_step(rules[0], loss, **options),
+        pair.reference.train_step(rules[1], loss, **options),
+    )
 
 
 def _check_halves(pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]]) -> None:
     """`backprop` and `apply`, also with a loss scale, which is divided out here, with a second batch added, after
     gradients that `apply` refused, and on a second thread.
     """
-    for size, scale in ((4, 1.0), (1, 4.0), (3, 1.0)):
+    # Sizes that are compiled already. No power of two: a scale that is divided out wrongly is seen in the mantissa.
+    for size, scale in ((4, 1.0), (1, 1.0), (4, 3.0)):
         _halves(pair, steps, feed, size, scale)
     lacking = dict(list(pair.executor.gradients().items())[1:])
     bent = {name: np.zeros((2, 7), pair.dtype) for name in pair.names}
@@ -198,30 +237,36 @@ def _check_halves(pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tupl
         refused = partial(steps[0].apply, wrong, feed(4)[1])
         pair.judge.refuses(ShapeError, refused, f"TrainStep.apply {what}")
         pair.judge.identical(pair.executor.state_dict(), before, f"TrainStep.apply {what} changed")
-        _halves(pair, steps, feed, 4, 1.0)  # a size and a scale that are compiled already
+        _halves(pair, steps, feed, 4, 1.0)
     elsewhere(partial(_halves, pair, steps, feed, 4, 1.0))
 
 
 def _halves(
     pair: Pair, steps: tuple[Any, Any], feed: Callable[[int], tuple[Feed, StepInfo]], size: int, scale: float
 ) -> None:
-    """A step in halves on a batch of this size; of 3, on a second batch, too."""
+    """A step in halves on a batch of this size; of 4, on a second batch, too, with `on_gradient`."""
     given, info = feed(size)
     what = f"TrainStep.backprop with loss_scale={scale:g}"
     got, want = (step.backprop(given, info, loss_scale=scale) for step in steps)
     pair.outputs(got, want, what)
     pair.gradients(what)
-    if size == 3:
-        more, info = feed(3)
-        what = "TrainStep.backprop with accumulate=True"
-        got, want = (step.backprop(more, info, accumulate=True) for step in steps)
+    if size == 4:
+        more, info = feed(size)
+        what = f"TrainStep.backprop with accumulate=True, loss_scale={scale:g}"
+        seen: Feed = {}
+        want = steps[1].backprop(more, info, accumulate=True, loss_scale=scale)
+        got = steps[0].backprop(more, info, partial(_keep, seen), accumulate=True, loss_scale=scale)
         pair.outputs(got, want, what)
-        pair.gradients(what)
+        pair.judge.identical(seen, copied(pair.gradients(what)), f"{what}: on_gradient did not get the gradient by")
     before = copied(pair.executor.gradients())
     for executor, step in zip((pair.executor, pair.reference), steps, strict=True):
         step.apply(executor.gradients(), info)
     pair.state("after TrainStep.apply")
     pair.judge.identical(pair.executor.gradients(), before, "TrainStep.apply changed the gradient by")
+
+
+def _keep(seen: Feed, name: str, value: Any) -> None:
+    seen[name] = np.array(to_numpy(value))
 
 
 def _check_resumed(
@@ -252,11 +297,23 @@ def check_modes(framework: Framework, dtype: str, sizes: Sequence[int], seed: in
         pair.backprop(feed, f"in training, of a batch of {size}", info=info)
         pair.state("after backprop")
     feed = drawn(pair.network, seed, N=4)
-    for step in (0, 5):
-        pair.backprop(feed, f"at step {step}", info=StepInfo(step=step, seed=seed))
-        pair.backprop(feed, f"of the second loss, at step {step}", "second", info=StepInfo(step=step, seed=seed))
-    pair.backprop(feed, "with another seed", info=StepInfo(seed=seed + 1))
+    # Masks depend on the step, whatever its size, and on the seed.
+    for step, scale in ((0, 1.0), (5, 3.0), (12, 1.0), (70_000, 1.0)):
+        info, at = StepInfo(step=step, epoch=step // 4, seed=seed), f"at step {step}"
+        pair.inference(feed, f"in training, {at}", training=True, info=info)
+        pair.backprop(feed, at, info=info)
+        if step < 12:
+            second = f"of the second loss, {at}, with loss_scale={scale:g}"
+            pair.backprop(feed, second, "second", info=info, loss_scale=scale)
+    for other in (seed + 1, seed + 2**33):
+        pair.backprop(feed, "with another seed", info=StepInfo(seed=other))
     steps = _steps(pair, [_sgd(), _sgd()])
-    for number in (6, 7):
+    for number in (6, 7, 13, 300):
         given = drawn(pair.network, seed, number, N=5)
         pair.step(steps, given, StepInfo(step=number, batch_size=5, seed=seed), "in training")
+    frozen = ParameterGroup(lambda name: name == "fc2.weight", frozen=True)
+    steps = _steps(pair, [_sgd(), _sgd()], "second", groups=(frozen,))
+    for number in (14, 15):
+        given = drawn(pair.network, seed, number, N=5)
+        info = StepInfo(step=number, batch_size=5, seed=seed)
+        pair.step(steps, given, info, "on the second loss, with a frozen parameter")

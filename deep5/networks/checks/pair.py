@@ -51,12 +51,15 @@ class Pair:
         framework: The back-end.
         network: The network.
         dtype: The element type that determines the tolerance.
+        executor: The back-end's executor of the network, if there is one already: it has compiled some calls.
     """
 
-    def __init__(self, framework: Framework, network: Network, dtype: str) -> None:
+    def __init__(
+        self, framework: Framework, network: Network, dtype: str, executor: GraphExecutor | None = None
+    ) -> None:
         self.network, self.dtype = network, dtype
         self.judge = Judge(f"{framework.name} on {network.model.graph.name} in {dtype}", TOLERANCE[dtype])
-        self.executor: GraphExecutor = framework.executor(network)
+        self.executor: GraphExecutor = framework.executor(network) if executor is None else executor
         self.reference: GraphExecutor = plugins.framework("reference").executor(network)
         self.names = list(network.parameter_specs)
         # No value is zero, as initial biases are: a wrong factor would not be seen.

@@ -12,7 +12,18 @@ from deep5.networks.checks.pair import Feed
 from deep5.networks.edit.builder import NetworkBuilder, ones, zeros
 from deep5.networks.network import Network
 
-__all__ = ["FEATURES", "convolution", "drawn", "extremes", "kinks", "layouts", "noisy", "of_type", "sequences"]
+__all__ = [
+    "FEATURES",
+    "convolution",
+    "drawn",
+    "extremes",
+    "kinks",
+    "layouts",
+    "noisy",
+    "not_finite",
+    "of_type",
+    "sequences",
+]
 
 FEATURES = 6
 """Size of the last dimension of the inputs of `kinks`."""
@@ -116,6 +127,16 @@ def extremes(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     power = 15 if values.dtype.itemsize > 2 else 2
     for word, factor in (("large", 10.0**power), ("small", 10.0**-power)):
         yield f"of {word} values", (values * factor).astype(values.dtype)
+
+
+def not_finite(feed: Feed) -> Iterator[tuple[str, Feed]]:
+    """NaN and infinities among floating-point numbers, in the first sample only."""
+    for what, value in (("NaN", np.nan), ("inf", np.inf), ("-inf", -np.inf)):
+        found = {name: given.copy() for name, given in feed.items()}
+        for given in found.values():
+            if given.dtype.kind not in "biu":
+                given[0].reshape(-1)[0] = value
+        yield f"with {what}", found
 
 
 def layouts(feed: Feed) -> Iterator[tuple[str, Feed]]:

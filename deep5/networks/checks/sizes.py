@@ -12,7 +12,7 @@ from deep5.core.framework import Framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import numpy_dtype
 from deep5.networks.checks.pair import Feed, Pair
-from deep5.networks.checks.problems import drawn, extremes, kinks, layouts, of_type, sequences
+from deep5.networks.checks.problems import drawn, extremes, kinks, layouts, not_finite, of_type, sequences
 from deep5.networks.zoo import mlp
 
 __all__ = ["LARGE", "SIZES", "batch_sizes", "check_sizes", "check_types", "check_unknown", "check_values"]
@@ -20,14 +20,14 @@ __all__ = ["LARGE", "SIZES", "batch_sizes", "check_sizes", "check_types", "check
 LARGE = 16_385
 """One above 16 KiB of bytes and 16,384 elements, where kernels are cut into blocks."""
 
-SIZES = (1, 2, 3, 13, 17, LARGE)
-"""One, an even and an odd number, a prime, one above the length of the longest vectors, and `LARGE`."""
+SIZES = (1, 2, 3, 64, 17, LARGE)
+"""One, an even and an odd number, a multiple of all vectors' lengths, one above the longest of them, and `LARGE`."""
 
 # Where a new size costs no compilation, all small ones, and those around powers of two.
 _MORE = (*range(4, 18), 31, 32, 33, 63, 64, 65, 127, 128, 129, 257, 1025, 4097)
 
-# (N, T): one, as many elements in two shapes, primes, and as many as `LARGE`.
-_PAIRS = ((1, 1), (2, 3), (3, 2), (17, 13), (3, 1821))
+# (N, T): one, as many elements in two shapes, equal ones, and as many as `LARGE`.
+_PAIRS = ((1, 1), (2, 3), (3, 2), (8, 8), (3, 1821))
 
 _TYPES = ("int32", "int64", "bool", "uint8", "int8", "float16", "bfloat16")
 
@@ -39,17 +39,16 @@ def batch_sizes(executor: GraphExecutor, seed: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(chosen if "whole_step" in executor.capabilities else (*chosen, *_MORE)))
 
 
-def check_sizes(framework: Framework, dtype: str, sizes: Sequence[int], seed: int) -> None:
-    """Outputs and gradients at each batch size, and again at small ones after the others."""
-    pair = Pair(framework, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype)
-    for turn, turns in enumerate((sizes, (3, 1, 2))):
+def check_sizes(framework: Framework, pair: Pair, sizes: Sequence[int], seed: int) -> None:
+    """Outputs and gradients at each batch size, and again at the first ones after the others."""
+    for turn, turns in enumerate((sizes, sizes[2::-1])):
         for size in turns:
             feed = drawn(pair.network, seed, turn, N=size)
             pair.inference(feed, f"of a batch of {size}")
             pair.backprop(feed, f"of a batch of {size}")
     # By an input, too, whose gradient has the batch's shape.
     pair.backprop(drawn(pair.network, seed, N=17), "of a batch of 17 by the input", wrt=["input"])
-    narrow = Pair(framework, mlp(features=1, hidden=1, classes=1, dtype=dtype), dtype)
+    narrow = Pair(framework, mlp(features=1, hidden=1, classes=1, dtype=pair.dtype), pair.dtype)
     feed = drawn(narrow.network, seed, N=1)
     narrow.inference(feed, "of a batch of 1, all layers of one element,")
     narrow.backprop(feed, "of a batch of 1, all layers of one element,")
@@ -90,21 +89,25 @@ def check_layouts(pair: Pair, feed: Feed) -> None:
             pair.inference({**feed, name: laid[name]}, f"with {name!r} {what}")
 
 
-def check_types(framework: Framework, seed: int) -> None:
-    """Element types other than the parameters', where the back-end runs them."""
-    for dtype in _TYPES:
+def check_types(framework: Framework, main: str, seed: int) -> None:
+    """The parameters' element type `main` and others, where the back-end runs them; NaN and infinities of each."""
+    for dtype in (main, *_TYPES):
         tolerance = dtype if dtype.startswith(("float", "bfloat")) else "float64"
         networks = [of_type(dtype)]
-        if tolerance == dtype:
+        if tolerance == dtype != main:
             networks.append(kinks(dtype))
         for network in networks:
             try:
                 pair = Pair(framework, network, tolerance)
             except (NetworkError, Unsupported):  # refused when the executor is made, which is an answer
                 continue
-            for size in (1, 4):
+            for size in (1, 4) if network.parameter_specs else (4,):
                 feed = drawn(network, seed, N=size)
                 feed = {name: value.astype(numpy_dtype(network.inputs[name].dtype)) for name, value in feed.items()}
                 pair.inference(feed, f"of {size} samples")
                 if network.parameter_specs:
                     pair.backprop(feed, f"of {size} samples")
+                elif tolerance == dtype:  # sums and moves, whose results are defined
+                    for what, given in not_finite(feed):
+                        pair.inference(given, what)
+                        pair.inference(feed, f"after those {what}")
