@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import dedent
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +144,92 @@ def test_the_suite_catches_a_wrong_communicator(
     monkeypatch.setattr(check_waiting, "_SLACK_S", 0.5)
     with pytest.raises(CommunicationError, match=told):
         run_in_threads(3, lambda communicator: check_communicator(wrong(communicator.rank, communicator._group)))
+
+
+def damaged(fires: Callable[..., bool], change: Callable[[np.ndarray], Any]) -> type[ThreadCommunicator]:
+    """Communicators of which the first array of some blocking calls is changed after it: where `fires` is true."""
+
+    class Damaged(ThreadCommunicator):
+        def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+            super()._call(name, timeout_s, *given)
+            if fires(self, name, *given):
+                given[0][...] = change(given[0])
+
+        def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
+            part = super().split(color, key=key)
+            return type(self)(part.rank, part._group)
+
+    return Damaged
+
+
+def summed(dtype: Any, least: int = 0) -> Callable[..., bool]:
+    return lambda self, name, buffer=None, *given: (
+        name == "all_reduce" and buffer.dtype == dtype and buffer.size >= least
+    )
+
+
+def nothing(values: np.ndarray) -> np.ndarray:
+    return np.zeros_like(values)
+
+
+class OnlyWhole(ThreadCommunicator):
+    """The parts of a split are wrong."""
+
+    is_part = False
+
+    def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+        super()._call(name, timeout_s, *given)
+        if self.is_part and name == "all_reduce":
+            given[0][...] = 0
+
+    def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
+        part = super().split(color, key=key)
+        made = OnlyWhole(part.rank, part._group)
+        made.is_part = True
+        return made
+
+
+DAMAGED = {
+    "float64 of float32": (damaged(summed(np.float64), np.float32), r"all_reduce, sum of float64\[1\]"),
+    "int64 of int8": (
+        damaged(summed(np.int64), lambda values: values.astype(np.int8)),
+        r"all_reduce, .* of int64\[\d\]",
+    ),
+    "int32": (damaged(summed(np.int32), nothing), r"all_reduce, .* of int32\[3\]"),
+    "uint64": (damaged(summed(np.uint64), nothing), r"all_reduce, .* of uint64\[3\]"),
+    "int8": (damaged(summed(np.int8), nothing), r"all_reduce, .* of int8\[3\]"),
+    "bool": (damaged(summed(bool), nothing), r"all_reduce, .* of bool\[3\]"),
+    "multiple of 8": (
+        damaged(lambda self, name, *given: name == "all_reduce" and given[0].size in (16, 32, 64), nothing),
+        r"all_reduce, .* of float32\[64\]",
+    ),
+    "sum to root 1": (
+        damaged(lambda self, name, *given: (name, *given[1:]) == ("reduce", 1, "sum") and self.rank == 1, nothing),
+        "reduce to 1, sum of",
+    ),
+    "NaN": (damaged(summed(np.float64), np.nan_to_num), "all_reduce, sum of NaN and infinities on rank"),
+    "sign of a product": (
+        damaged(lambda self, name, *given: name == "all_reduce" and given[1] == "prod", np.abs),
+        "all_reduce, prod of float32",
+    ),
+    "rank 2": (
+        damaged(lambda self, name, *given: name == "broadcast" and given[0].ndim == 2, nothing),
+        "broadcast from . of float32",
+    ),
+    "rank 3": (
+        damaged(lambda self, name, *given: name == "all_reduce" and given[0].ndim == 3, nothing),
+        "all_reduce, .* of float32",
+    ),
+    "many": (damaged(summed(np.float32, 50_000), nothing), r"a sum of float32\[1000003\] is off"),
+    "parts": (OnlyWhole, r"all_reduce, sum of float64\[3\]"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_the_suite_catches_what_is_wrong_of_some_arrays(name: str) -> None:
+    wrong, told = DAMAGED[name]
+    with pytest.raises(CommunicationError, match=told):
+        run_in_threads(2, lambda communicator: check_communicator(wrong(communicator.rank, communicator._group)))
 
 
 def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:

@@ -13,14 +13,20 @@ import numpy as np
 
 from deep5.core.communicator import Communicator
 from deep5.core.errors import CommunicationError, UsageError
-from deep5.distributed.communicators.check_collectives import check_moves, check_reductions, check_rounding
+from deep5.distributed.communicators.check_collectives import (
+    check_moves,
+    check_not_finite,
+    check_reductions,
+    check_rounding,
+)
 from deep5.distributed.communicators.check_parts import (
     DTYPES,
     ENOUGH_S,
+    MORE_DTYPES,
     check_same,
     counted_as,
+    exact_numbers,
     poll,
-    small_numbers,
 )
 from deep5.distributed.communicators.check_waiting import check_barrier, check_hidden, check_late, check_mismatches
 
@@ -30,11 +36,12 @@ __all__ = ["check_communicator"]
 def check_communicator(communicator: Communicator, *, mismatches: bool = True) -> None:
     """Run the conformance suite of communicators; all ranks call it together while no operation is pending.
 
-    Covers every collective, blocking and started, on several dtypes and sizes, with every reduction and different
-    roots; messages, exchanges, groups, byte and message counts, time limits, and the rejected arguments.
+    Covers every collective, blocking and started, on several dtypes, sizes and ranks of arrays, with every reduction
+    and root, NaN and infinities, and the same in the parts of a split; messages, exchanges, byte and message counts,
+    time limits, and the rejected arguments.
 
     Args:
-        communicator: This rank's; it is not closed. At most 36 ranks, so that small integers remain exact.
+        communicator: This rank's; it is not closed. At most 36 ranks, so that sums remain exact.
         mismatches: Whether ranks that call different collectives must get an error. Some libraries cannot detect this.
 
     Raises:
@@ -42,6 +49,9 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
     """
     for check in (_check_start, check_reductions, check_rounding, check_moves, _check_queue, _check_refusals):
         check(communicator)
+    check_reductions(communicator, MORE_DTYPES, (3, 64))
+    check_moves(communicator, MORE_DTYPES, (3, 64))
+    check_not_finite(communicator)
     for again in (_check_again, lambda every: _elsewhere(partial(_check_again, every))):
         again(communicator)
     if communicator.size > 1:
@@ -149,19 +159,19 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def _check_messages(
     communicator: Communicator,
     dtypes: Sequence[Any] = DTYPES,
-    sizes: Sequence[int] = (0, 1, 2, 3, 13, 17, 300_001),
+    sizes: Sequence[int] = (0, 1, 2, 3, 64, 17, 300_001),
 ) -> None:
     rank, size = communicator.rank, communicator.size
     to, source = (rank + 1) % size, (rank - 1) % size
     # Twice, with other numbers: what was received before must not be received again.
     for dtype, count, turn in product(dtypes, sizes, (0, 1)):
         what = f"a message of {np.dtype(dtype)}[{count}] around the ring{', once more' if turn else ''}"
-        buffer, out = small_numbers(dtype, count, rank + turn, "sum", size), np.zeros(count, dtype)
+        buffer, out = exact_numbers(dtype, count, rank + turn, "sum", size), np.zeros(count, dtype)
         with counted_as(communicator, what, buffer.nbytes):
             request = communicator.send_start(buffer, to, tag=9)
             communicator.receive(out, source, tag=9, timeout_s=ENOUGH_S)
             request.wait(ENOUGH_S)
-        check_same(communicator, what, out, small_numbers(dtype, count, source + turn, "sum", size))
+        check_same(communicator, what, out, exact_numbers(dtype, count, source + turn, "sum", size))
     # Two messages of one tag keep their order; another tag does not wait for them.
     values = [np.array([float(value)]) for value in (1, 2, 3)]
     sends = [communicator.send_start(value, to, tag=tag) for value, tag in zip(values, (5, 5, 32767), strict=True)]
@@ -198,7 +208,7 @@ def _check_done(communicator: Communicator) -> None:
     check_same(communicator, "all_reduce_start, polled", total, np.full(5000, float(communicator.size)))
 
 
-def _check_exchange(communicator: Communicator, sizes: Sequence[int] = (0, 1, 2, 3, 13, 17, 40_001)) -> None:
+def _check_exchange(communicator: Communicator, sizes: Sequence[int] = (0, 1, 2, 3, 64, 17, 40_001)) -> None:
     rank, size = communicator.rank, communicator.size
     ring = list(dict.fromkeys([(rank - 1) % size, (rank + 1) % size]))
     everybody = [other for other in reversed(range(size)) if other != rank]
@@ -220,7 +230,7 @@ def _check_numbers_exchanged(
 ) -> None:
     what = f"{'exchange_start' if started else 'exchange'} of {count} numbers with the ranks {list(neighbours)}"
     size = communicator.size
-    buffer = small_numbers(dtype, count, communicator.rank + turn, "sum", size)
+    buffer = exact_numbers(dtype, count, communicator.rank + turn, "sum", size)
     out = np.zeros((len(neighbours), count), dtype)
     sent_bytes = len(neighbours) * buffer.nbytes
     with counted_as(communicator, what, sent_bytes, len(neighbours) if sent_bytes else 0):
@@ -228,7 +238,7 @@ def _check_numbers_exchanged(
             communicator.exchange_start(buffer, out, neighbours).wait(ENOUGH_S)
         else:
             communicator.exchange(buffer, out, neighbours, timeout_s=ENOUGH_S)
-    rows = [small_numbers(dtype, count, other + turn, "sum", size) for other in neighbours]
+    rows = [exact_numbers(dtype, count, other + turn, "sum", size) for other in neighbours]
     expected = np.array(rows, dtype).reshape(out.shape)
     check_same(communicator, what, out, expected)
 
@@ -251,4 +261,9 @@ def _check_split(communicator: Communicator) -> None:
         check_same(communicator, "split: the members", every, np.array(members))
         if part.sent_bytes != (8 if part.size > 1 else 0):
             raise CommunicationError(f"split: {part.sent_bytes} bytes counted after the first 8")
+        check_reductions(part, (np.float64,), (3,))
+        check_moves(part, (np.float64,), (3,))
+        if part.size > 1:
+            _check_messages(part, (np.float64,), (3,))
+            _check_exchange(part, (3,))
         part.close()

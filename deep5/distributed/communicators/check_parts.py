@@ -13,22 +13,50 @@ import numpy as np
 from deep5.core.communicator import Communicator
 from deep5.core.errors import CommunicationError
 
-__all__ = ["DTYPES", "ENOUGH_S", "check_same", "counted_as", "poll", "run_collective", "small_numbers"]
+__all__ = [
+    "DTYPES",
+    "ENOUGH_S",
+    "MORE_DTYPES",
+    "check_same",
+    "counted_as",
+    "exact_numbers",
+    "poll",
+    "run_collective",
+    "shaped",
+]
 
 DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.float16, ml_dtypes.bfloat16, np.uint8)
+MORE_DTYPES: tuple[Any, ...] = (np.int32, np.int8, np.uint64, np.bool_)
 
+# Small integers times these need most bits of the type, so that a detour through a shorter one is seen; sums of 36
+# ranks stay exact.
+_FACTORS = {"float64": 2**44 + 1, "float32": 2**15 + 1, "float16": 13, "int64": 2**54 + 1, "uint64": 2**54 + 1}
+_FACTORS["int32"] = 2**22 + 1
 
 # Time limit of a call that must succeed; the machine may have more ranks than processors.
 ENOUGH_S = 60.0
 
 
-def small_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.ndarray:
-    """Integers for which every result is exact in every dtype; a different row for every rank."""
-    places = np.arange(count)
+def exact_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.ndarray:
+    """Integers for which every result is exact in every dtype; a different row for every rank.
+
+    Of both signs where there are any: a maximum that starts at zero is wrong only below it.
+    """
+    places, kind = np.arange(count), np.dtype(dtype)
+    factor = _FACTORS.get(kind.name, 1)
+    if kind.kind == "b":
+        return (places // size + rank) % 3 == 0
     if op == "prod":
-        return np.where(places % size == rank, 3, 1).astype(dtype)
-    # Of both signs where there are any: a maximum that starts at zero is wrong only below it.
-    return ((3 * places + 5 * rank) % 7 - (0 if np.dtype(dtype).kind == "u" else 4)).astype(dtype)
+        signs = 1 if kind.kind == "u" else 1 - 2 * (places // size % 2)
+        return np.where(places % size == rank, 3 * factor * signs, 1).astype(dtype)
+    return (((3 * places + 5 * rank) % 7 - (0 if kind.kind == "u" else 4)) * factor).astype(dtype)
+
+
+def shaped(values: np.ndarray, number: int) -> np.ndarray:
+    """The same elements in one, two or three dimensions, by a number."""
+    half = 1 + (values.size % 2 == 0)
+    rest = values.size // half
+    return values.reshape(((values.size,), (half, rest), (half, 1, rest))[number % 3])
 
 
 def run_collective(communicator: Communicator, name: str, started: bool, *given: Any, **named: Any) -> None:
