@@ -19,6 +19,7 @@ from deep5.core.tensors import to_numpy
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.base import DistributedOptimizer
 from deep5.distributed.sharding import part_of
+from deep5.networks.edit.builder import NetworkBuilder, zeros
 from deep5.networks.judge import Judge
 from deep5.networks.network import Network
 from deep5.networks.zoo import mlp
@@ -29,29 +30,38 @@ __all__ = ["Algorithm", "check_scheme"]
 
 Algorithm = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """From (step, rows, updates, shares) to the rows after the step. `rows` and `updates` have the shape (ranks, elements
-of all parameters); `shares`, of the shape (ranks,), are the ranks' fractions of the step's samples."""
+of all parameters), and updates are minus the step's learning rate times the gradients; `shares`, of the shape (ranks,),
+are the ranks' fractions of the step's samples."""
 
 _LR = 0.5
 # Sums in another order, over some twenty steps.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 # Samples of all ranks in each step: with two and three ranks, parts of every size from 0 to 6, and large ones.
-_SIZES = (8, 8, 1, 2, 3, 13, 17, 5, 8, 4, 16_385, 8)
+_SIZES = (8, 8, 1, 2, 3, 13, 17, 5, 8, 4, 16_385, 8, 20, 64, 6, 3, 8, 8)
 # Steps before which all ranks take one that fails, which run on another thread, and whose inputs are not contiguous.
 _AFTER_ERROR, _ELSEWHERE, _STRIDED = (4, 8), (6, 11), (1, 5, 9)
 _SAVED = 7
+# The last step's batch contains a NaN. Epochs and learning rates change in between.
+_NOT_FINITE = len(_SIZES) - 1
+_STEPS_PER_EPOCH = 5
 _TIMEOUT_S = 300.0
 
 
 def check_scheme(
-    scheme: DistributedOptimizer, *, ranks: Sequence[int] = (1, 2, 3), algorithm: Algorithm | None = None, seed: int = 0
+    scheme: DistributedOptimizer,
+    *,
+    ranks: Sequence[int] = (1, 2, 3, 4),
+    algorithm: Algorithm | None = None,
+    seed: int = 0,
 ) -> None:
     """Check that a scheme trains as its algorithm says, at every step, on every rank.
 
     The parameters after each step are compared with the algorithm in NumPy, on gradients of the reference: of batches
     of many sizes, some of which leave ranks without samples, in float64 and float32, in other memory, after a step that
-    failed, and on another thread. The outputs of each step are those of the rank's part, and inputs stay unchanged. Two
-    runs give the same bits, and so does one that is saved and resumed. A network with more than 16,384 parameters needs
-    several messages or large ones. With one rank, nothing is different from the wrapped optimizer.
+    failed, and on another thread, with learning rates that change, over several epochs, and last with a NaN. The
+    outputs of each step are those of the rank's part, and inputs stay unchanged. Two runs give the same bits, and so
+    does one that is saved and resumed. A network with six parameters, one of more than 20,000 elements, needs several
+    messages or large ones. With one rank, nothing is different from the wrapped optimizer.
 
     Args:
         scheme: Not wrapped around an optimizer.
@@ -66,8 +76,27 @@ def check_scheme(
     for size in ranks:
         for dtype in _TOLERANCE:
             _Case(scheme, size, mlp(features=3, hidden=5, classes=4, dtype=dtype), dtype, algorithm, seed).check()
-        large = mlp(features=3, hidden=2_100, classes=4, dtype="float64")
-        _Case(scheme, size, large, "float64", algorithm, seed, sizes=_SIZES[:3]).check_steps()
+        _Case(scheme, size, _large(), "float64", algorithm, seed, sizes=_SIZES[:3]).check_steps()
+
+
+def _large() -> Network:
+    """Three linear layers with tanh between them, the second of 151 x 150 elements."""
+    build = NetworkBuilder("large", dtype="float64", seed=5)
+    x, label, width = build.input("input", ("N", 3)), build.input("label", ("N",), "int64"), 3
+    for number, outputs in enumerate((150, 151, 4)):
+        weight = build.parameter(f"fc{number}.weight", (outputs, width))
+        x = build.op("Gemm", x, weight, build.parameter(f"fc{number}.bias", (outputs,), zeros), transB=1)
+        x, width = x if number == 2 else build.op("Tanh", x), outputs
+    return build.network({"logits": x, "loss": build.op("SoftmaxCrossEntropyLoss", x, label, reduction="mean")})
+
+
+def _rate(step: int) -> float:
+    """The learning rate of a step."""
+    return _LR / (1 + step // 4)
+
+
+def _info(step: int, samples: int, count: int, seed: int) -> StepInfo:
+    return StepInfo(step=step, epoch=step // _STEPS_PER_EPOCH, batch_size=samples, global_batch_size=count, seed=seed)
 
 
 class _Case:
@@ -121,7 +150,7 @@ class _Case:
             known = rows if algorithm is not None else before
             for rank, (inputs, samples) in enumerate(parts):
                 outputs, gradient = self._reference(known[rank], inputs)
-                updates[rank] = -_LR * gradient if samples else 0.0
+                updates[rank] = -_rate(step) * gradient if samples else 0.0
                 what = f"step {step} of {count} samples on rank {rank}"
                 for name, value in outputs.items() if lockstep else ():
                     self.judge.alike(found[rank][1][step][name], value, f"{what}: the output {name!r}")
@@ -147,9 +176,11 @@ class _Case:
         consistent = bool(runs[0][0][2].consistent)
         if consistent or (self._size == 1 and type(self._scheme).alone):
             executor = framework("reference").executor(self._network)
-            step_alone = executor.train_step(Momentum(lr=_LR))
+            rule_alone = Momentum(lr=_LR)
+            step_alone = executor.train_step(rule_alone)
             for step, count in enumerate(self._sizes):
-                step_alone(self._batch(step, count), StepInfo(step=step, batch_size=count, seed=self._seed))
+                rule_alone.lr = _rate(step)
+                step_alone(self._batch(step, count), _info(step, count, 0, self._seed))
                 want = self._flat(executor.state_dict())
                 for rank in range(self._size):
                     what = f"with momentum, the parameters after step {step} on rank {rank}"
@@ -166,23 +197,24 @@ class _Case:
             saved_after: Number of steps after which the state is saved, and new objects resume.
         """
 
-        def made(communicator: Communicator) -> tuple[Any, Any]:
-            executor = framework("reference").executor(self._network)
-            own = self._scheme.wrap(rule(lr=_LR), communicator, seed=self._seed)
+        def made(communicator: Communicator) -> tuple[Any, Any, Any]:
+            executor, update = framework("reference").executor(self._network), rule(lr=_LR)
+            own = self._scheme.wrap(update, communicator, seed=self._seed)
             own.bind(executor)
-            return executor, own
+            return executor, own, update
 
         def work(communicator: Communicator) -> tuple[list[np.ndarray], list[Mapping[str, np.ndarray]], Any]:
-            executor, own = made(communicator)
+            executor, own, update = made(communicator)
             after, outputs = list[np.ndarray](), list[Mapping[str, np.ndarray]]()
             for step, count in enumerate(self._sizes):
                 if step == saved_after:
                     kept = executor.state_dict(), own.state_dict()
-                    executor, own = made(communicator)
+                    executor, own, update = made(communicator)
                     executor.load_state_dict(kept[0])
                     own.load_state_dict(kept[1])
                 inputs, samples = self._part(step, count, communicator.rank)
-                info = StepInfo(step=step, batch_size=samples, global_batch_size=count, seed=self._seed)
+                info = _info(step, samples, count, self._seed)
+                update.lr = _rate(step)
                 call = partial(own.step, inputs, info)
                 if disturbed and step in _STRIDED:
                     laid = {name: np.repeat(value, 2, axis=0)[::2] for name, value in inputs.items()}
@@ -209,10 +241,10 @@ class _Case:
 
     def _batch(self, step: int, count: int) -> dict[str, np.ndarray]:
         draw = generator(self._seed, "check_scheme", step)
-        return {
-            "input": draw.standard_normal((count, 3)).astype(self._dtype),
-            "label": draw.integers(0, 4, count),
-        }
+        values = draw.standard_normal((count, 3)).astype(self._dtype)
+        if step == _NOT_FINITE:
+            values[0, 0] = np.nan
+        return {"input": values, "label": draw.integers(0, 4, count)}
 
     def _part(self, step: int, count: int, rank: int) -> tuple[dict[str, np.ndarray], int]:
         """A rank's part of the batch, one borrowed sample if it is empty; and its number of samples."""

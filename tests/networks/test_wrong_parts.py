@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,57 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_our_schemes_pass(name: str) -> None:
-    check_scheme(SCHEMES[name](), ranks=(1, 3))
+    check_scheme(SCHEMES[name](), ranks=(1, 3, 4))
+
+
+class _Mean(d5.DistributedOptimizer):
+    """The mean of all gradients; each wrong scheme changes it, or the step, somewhere."""
+
+    consistent = True
+
+    def step(self, inputs: Any, info: d5.StepInfo) -> Any:
+        outputs, own = self.backprop(inputs, info), self.gradients()
+        self.apply(self.changed(dict(own), dict(self.mean(own, info)), info), info)
+        return outputs
+
+    def changed(self, own: dict[str, Any], mean: dict[str, Any], info: d5.StepInfo) -> dict[str, Any]:
+        return mean
+
+
+class _IgnoresTheRate(_Mean):
+    def changed(self, own: dict[str, Any], mean: dict[str, Any], info: d5.StepInfo) -> dict[str, Any]:
+        rule: Any = self.optimizer.rule  # type: ignore[union-attr]
+        first = vars(self).setdefault("_first", rule.lr)
+        return {name: value * (first / rule.lr) for name, value in mean.items()}
+
+
+Change = Callable[[Any, dict[str, Any], dict[str, Any], d5.StepInfo], dict[str, Any]]
+CHANGES: dict[str, Change] = {
+    "from step 12 on": lambda scheme, own, mean, info: own if info.step >= 12 else mean,
+    "from epoch 1 on": lambda scheme, own, mean, info: own if info.epoch else mean,
+    "of 20 samples": lambda scheme, own, mean, info: own if info.global_batch_size == 20 else mean,
+    "on 4 ranks": lambda scheme, own, mean, info: own if scheme.communicator.size == 4 else mean,
+    "the last of six": lambda scheme, own, mean, info: (
+        mean if len(mean) < 5 else {**mean, list(mean)[-1]: own[list(mean)[-1]]}
+    ),
+    "large parameters": lambda scheme, own, mean, info: {
+        name: own[name] if np.size(value) > 20_000 else value for name, value in mean.items()
+    },
+    "NaN": lambda scheme, own, mean, info: {name: np.nan_to_num(value) for name, value in mean.items()},
+}
+
+
+@pytest.mark.parametrize("name", [*CHANGES, "rates"])
+def test_a_scheme_that_is_wrong_somewhere_is_rejected(name: str) -> None:
+    kind = type("Wrong", (_Mean,), {"changed": CHANGES[name]}) if name in CHANGES else _IgnoresTheRate
+    with pytest.raises(ConformanceError, match="the parameters after step"):
+        check_scheme(kind(), ranks=(4,) if "ranks" in name else (2,))
+    if "ranks" in name:
+        assert 4 in check_scheme.__kwdefaults__["ranks"]
+
+
+def test_the_scheme_without_a_change_is_accepted() -> None:
+    check_scheme(_Mean(), ranks=(2, 4))
 
 
 def test_a_scheme_is_compared_with_its_algorithm() -> None:
