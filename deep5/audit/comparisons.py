@@ -16,6 +16,7 @@ from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
+from deep5.audit.machine_load import check_machines
 from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.plausible import check_dates, check_hashes, check_versions
@@ -67,6 +68,7 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         (10, "the calibration", _check_calibration),
         (11, "the status of the candidates", _check_candidates),
         (11, "the labels of the candidates", _check_labels),
+        (13, "the load of the machine", check_machines),
         (14, "the recipes of the candidates", check_candidate_recipes),
     ):
         with ledger.part(rule, what):
@@ -118,6 +120,7 @@ def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
                     f"{first['label']} and {other['label']} have different {key.replace('_', ' ')}: "
                     f"{str(first['provenance'].get(key))[:12]} and {str(other['provenance'].get(key))[:12]}",
                 )
+            _check_proved_alike(ledger, first, other)
     if document["kind"] != "operators":
         for member in (member for own in groups.values() for member in own):
             settings, label = member["settings"], member["label"]
@@ -129,6 +132,18 @@ def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
     fixed = document["recipe"]["fixed"]
     if "dataset" in fixed:
         ledger.hold(12, len(splits) <= 1, f"candidates of one fixed data set had {len(splits)} different splits")
+
+
+def _check_proved_alike(ledger: Ledger, first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """The proofs of two candidates had the same inputs, also those that the timed processes do not state."""
+    one, two = first["proved_on"] or {}, other["proved_on"] or {}
+    odd = sorted(key for key in {*one, *two} if one.get(key) != two.get(key)) if one and two else []
+    ledger.hold(
+        1,
+        not odd,
+        f"{first['label']} and {other['label']} were proved on different {', '.join(odd).replace('_', ' ')}; allowed: "
+        "the same inputs",
+    )
 
 
 def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:

@@ -79,6 +79,7 @@ def _check_row(
     room: float,
 ) -> None:
     name = f"{row['problem']}, {row['direction']}, {row['candidate']}"
+    _check_names(ledger, name, row)
     series = [[sample.value for sample in samples.get(own, ())] for own in row["series"]]
     if not ledger.hold(8, bool(series) and all(series), f"{name}: its samples are missing"):
         return
@@ -106,6 +107,16 @@ def _check_row(
         f"{name}: {row['flops']} operations in {warm['median_s']:.3g} s are {rate:.3g} a second, and the machine's "
         f"measured peak is {peak:.3g}",
     )
+
+
+def _check_names(ledger: Ledger, name: str, row: Mapping[str, Any]) -> None:
+    """A row's own series, and its candidate, name its problem, direction and framework."""
+    label = f"{row['framework']} (bare)" if row["bare"] else row["framework"]
+    ledger.same(3, f"{name}: the candidate, by its framework", row["candidate"], label)
+    begin = f"time[{row['problem']} | {row['direction']} | {row['candidate']} | warm | process "
+    odd = [own for own in row["series"] if not (own.startswith(begin) and own.endswith("]"))]
+    ledger.hold(8, not odd, f"{name}: its samples are those of {', '.join(odd)[:100]}; allowed: its own")
+    ledger.same(8, f"{name}: the number of processes, by its series", row["processes"], len(set(row["series"])))
 
 
 def _beside(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], state: str) -> list[list[float]]:

@@ -729,6 +729,17 @@ def slower_slowest(samples: list[RoundSample]) -> list[RoundSample]:
 
 INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
 
+# Single fields, which other fields of the same folder determine -------------------------------------------------------
+
+
+def quiet_machine(document: Any) -> None:
+    """Remove what other programs took of the processors, and the warnings of it; the readings remain."""
+    for row in document["processes"]:
+        if row["machine"] is not None:
+            row["machine"]["others_share"] = 0.0
+    document["warnings"] = [said for said in document["warnings"] if "of its processors' time" not in said]
+
+
 CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # The eight cases of the specification.
     ("a dropped run", STUDY, dropped_run, 11, "which are declared: dropped"),
@@ -1128,6 +1139,26 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a calibration made quiet", QUICK, comparison(lambda d: d["calibration"].update(processes={name: [1.0] * 32 for
      name in d["calibration"]["processes"]})), 10, "the noise floor of 2 rounds"),
     ("a calibration made quiet, with its floors", QUICK, quiet_floor, 13, "noise floor is too narrow"),
+    # Fields that others of the same folder determine.
+    ("proved on other batches than the other candidate", QUICK,
+     setting("candidates", 1, "proved_on", "first_batches", to="0123456789abcdef" * 4), 1,
+     "were proved on different first batches"),
+    ("a busy machine made quiet", QUICK, comparison(quiet_machine), 13, "what other programs took, by its readings"),
+    ("more processors than pinned", QUICK,
+     comparison(lambda d: [put(d["processes"][-1]["machine"], when, "processors", to=64) for when in ("before",
+     "after")]), 3, "the number of processors, by the measurement"),
+    ("a process busier than its processors", QUICK,
+     comparison(lambda d: put(d["processes"][-1]["machine"]["after"], "own_s", to=1e6)), 13,
+     "allowed: no part above the whole"),
+    ("more free memory than there is", QUICK,
+     comparison(lambda d: put(d["processes"][-1]["machine"]["after"], "available_bytes", to=10**15)), 8,
+     "and no more than the machine's"),
+    ("one framework's operators as another's", LEVEL0, operators(lambda r: r.update(framework="pytorch")), 3,
+     "the candidate, by its framework"),
+    ("operators of another problem", LEVEL0, operators(lambda r: r.update(problem="Conv")), 8,
+     "its samples are those of"),
+    ("operators of another direction", LEVEL0, operators(lambda r: r.update(direction="backward")), 8,
+     "its samples are those of"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding."""
 
