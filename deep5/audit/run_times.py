@@ -10,12 +10,15 @@ from statistics import median
 from typing import Any
 
 from deep5.audit.batches import Batches
+from deep5.audit.events import check_log
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
+from deep5.audit.first_calls import check_first_calls
 from deep5.audit.measured import OPERATORS, TRAINING
 from deep5.audit.numerics import parts_of
+from deep5.audit.positions import check_positions
+from deep5.audit.step_share import check_step_share
 from deep5.audit.verdict_rows import BUSY
-from deep5.core.plugins import registered
 from deep5.results.mllog import MLLogLine, read_mllog
 from deep5.results.result import EVENTS
 from deep5.results.samples_file import SampleRow
@@ -31,18 +34,9 @@ _RESOLUTION_S = 1e-2
 _DELAY_S, _DELAY_BUSY_S = 0.2, 1.0
 # Times of one clock are sums of nanoseconds in float64.
 _TICK_S, _ROUNDING = 1e-6, 1e-9
-# Maximum ratio of the middle epoch's time between samples and events, and the minimum share of the time between two
-# losses that step times must account for: the rest is data and events.
-_EPOCH, _STEP = 1.25, 0.05
+# Maximum ratio of the middle epoch's time between samples and events.
+_EPOCH = 1.25
 _SERIES = 5
-# Between two steps, deep5's own events and metrics take less.
-_BESIDE_S = 2e-3
-# Events that take no longer, if they are the recipe's.
-_LIGHT = {
-    "csv_logger", "early_stopping", "progress_bar", "scheduled", "stop_after", "stop_at_accuracy", "stop_on_nan",
-    "tensorboard_logger",
-}  # fmt: skip
-
 Samples = Mapping[str, Sequence[SampleRow]]
 
 
@@ -89,6 +83,12 @@ def check_times(ledger: Ledger, root: Path, document: Mapping[str, Any], samples
             lines = read_mllog(path)
             _check_events(ledger, document, samples, lines)
             _check_epochs(ledger, document, samples, lines)
+            if kind == TRAINING:
+                check_log(ledger, document, samples, lines)
+                check_first_calls(ledger, document, lines)
+                known = next((line.value for line in lines if line.key == "train_samples"), None)
+                count = known if isinstance(known, int) else None
+                check_positions(ledger, document, samples, Batches(document=document, train_samples=count))
         elif kind == TRAINING:
             ledger.hold(8, False, f"there is no {EVENTS}; allowed: a log, as every training run writes it")
 
@@ -112,41 +112,7 @@ def _check_steps(ledger: Ledger, document: Mapping[str, Any], samples: Samples) 
         ledger.same(8, "the time at which a wall-clock time was read", sample.time_s, sample.value)
     if not latencies or [s.step for s in latencies] != [s.step for s in losses]:
         return
-    ends = [s.time_s or 0.0 for s in losses]
-    steps = list(zip(latencies[1:], pairwise(ends), strict=True))
-    wrong = [step.step for step, (before, after) in steps if step.value / 1e3 > after - before + 1e-6]
-    ledger.hold(8, not wrong, f"the steps {wrong[:5]} took longer than the time between their losses")
-    # The first step of an epoch follows the evaluation.
-    within = [
-        (step.value / 1e3, after - before)
-        for (step, (before, after)), last in zip(steps, latencies, strict=False)
-        if step.epoch == last.epoch and after > before
-    ]
-    if len(within) >= _SERIES:
-        if _slow_hooks(document, len(losses)):
-            ledger.skip("the step times compared with the losses' times: other events, metrics or checkpoints take any")
-            return
-        share, beside = (median(own) for own in zip(*((step / gap, gap - step) for step, gap in within), strict=True))
-        ledger.hold(
-            8,
-            share >= _STEP or beside <= _BESIDE_S,
-            f"of the time between the losses of two steps {share:.2%} are step time; allowed: at least "
-            f"{_STEP:.0%}, the rest for data and events",
-        )
-
-
-def _slow_hooks(document: Mapping[str, Any], steps: int) -> bool:
-    """Whether something else than deep5's light events runs in many steps: it may take any time."""
-    events = (document["components"] or {}).get("events") or ()
-    names = {event.get("event") if isinstance(event, Mapping) else event for event in events}
-    written = (document["checkpoints"] or {}).get("written", 0)
-    known = registered("metrics")
-    own = {row["name"] for row in document["metrics"]}
-    return (
-        not names <= {*_LIGHT, "checkpointer"}
-        or 4 * written > steps
-        or any(name not in known or not known[name].value.startswith("deep5.") for name in own)
-    )
+    check_step_share(ledger, document, latencies, losses)
 
 
 def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples, lines: Sequence[MLLogLine]) -> None:

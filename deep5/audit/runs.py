@@ -112,7 +112,7 @@ def _check_ended(
 ) -> None:
     """Check the parts that only a finished run has."""
     with ledger.part(4, "the measurement"):
-        _check_measurement(ledger, document, kind)
+        _check_measurement(ledger, document, samples, kind)
     native = None
     if kind == TRAINING:
         native = check_network(ledger, root, document)
@@ -205,7 +205,15 @@ def _is_time(unit: str) -> bool:
     return unit in {"s", "ms", "us", "ns"} or unit.endswith("/s")
 
 
-def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
+def _has_steps(document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]) -> bool:
+    """Whether a training made a step; an event may stop it before the first one."""
+    stopped = any(said.startswith("stopped:") for said in document["reasons"])
+    return any(samples.values()) or not stopped or document["measurement"]["first_call_s"] is not None
+
+
+def _check_measurement(
+    ledger: Ledger, document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], kind: str
+) -> None:
     reported = document["measurement"]
     ledger.same(4, "the clock", reported["clock"], _CLOCK)
     ledger.hold(
@@ -220,7 +228,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -
         ledger.hold(7, processes >= 8, f"the mode is rigorous with {processes} processes; allowed: at least 8")
     if reported["mode"] == "quick" and processes is not None:
         ledger.hold(7, processes == 1, f"the mode is quick with {processes} processes; allowed: one")
-    if kind == TRAINING:
+    if kind == TRAINING and _has_steps(document, samples):
         first, rest = reported["first_call_s"], reported["warm_up_s"]
         ledger.hold(6, first is not None, "the first call is not separate from the steady state")
         ledger.hold(6, first is None or float(first) > 0, f"the first call took {first} s; allowed: a time above 0")

@@ -30,6 +30,7 @@ from deep5.results.mllog import read_mllog
 from deep5.results.samples_file import read_samples
 from deep5.run.execute import execute
 from deep5.training.checkpointer import Checkpointer
+from deep5.training.stopping import StopAfter
 from honest_cases import CASES, drawn, made
 from honest_cases import QUICK as QUICKLY
 from honest_cases import RUN as RUNS
@@ -373,3 +374,12 @@ def test_a_newer_version_excuses_nothing_else(tmp_path: Path) -> None:
     assert any("result.json cannot be read" in finding for finding in _findings(folder))
     _edit(folder / "result.json", lambda d: d.update(schema_version="99"))
     assert any("has schema version '99'" in finding for finding in _findings(folder))
+
+
+def test_a_run_that_an_event_stopped_before_its_first_step_has_no_first_call(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(RECIPE)
+    stop = StopAfter(1e-9)
+    folder = execute(load_recipe(tmp_path / "small.py"), out=tmp_path, quiet=True, events=[stop]).folder
+    assert _findings(folder) == []
+    _edit(folder / "result.json", lambda d: d.update(reasons=["test_accuracy did not meet its goal"]))
+    assert any("the first call is not separate" in finding for finding in _findings(folder))

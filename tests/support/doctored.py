@@ -381,10 +381,9 @@ def cells_of(name: str, factor: float) -> Doctor:
     return doctor
 
 
-def fast_steps(folder: Path) -> None:
-    """Make the steps, and the first call with them, fifty times as fast."""
-    cells_of("step_latency", 1 / 50)(folder)
-    result(lambda d: d["measurement"].update(first_call_s=d["measurement"]["first_call_s"] / 50))(folder)
+def fast_steps(folder: Path, factor: float = 1 / 50) -> None:
+    """Make the steps, and the first call with them, faster."""
+    cells_of("step_latency", factor)(folder)
     with (folder / "samples.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["metric"] == "step_latency"]
     values = sorted(float(line["value"]) for line in lines if line["epoch"] != "0")
@@ -730,6 +729,35 @@ def slower_slowest(samples: list[RoundSample]) -> list[RoundSample]:
 INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
 
 # Single fields, which other fields of the same folder determine -------------------------------------------------------
+
+
+def events(change: Callable[[dict[str, Any]], bool | None]) -> Doctor:
+    """Change each event in place; one for which `change` returns False is left out."""
+
+    def doctor(folder: Path) -> None:
+        lines = []
+        for line in (folder / "events.mllog").read_text().splitlines():
+            fields = json.loads(line.partition(" ")[2])
+            if change(fields) is not False:
+                lines.append(f":::MLLOG {json.dumps(fields)}")
+        (folder / "events.mllog").write_text("\n".join(lines) + "\n")
+
+    return doctor
+
+
+def event(key: str, value: Any) -> Doctor:
+    """Set the value of an event."""
+    return events(lambda e: e.update(value=value) if e["key"] == key else None)
+
+
+def no_event(key: str) -> Doctor:
+    """Remove an event."""
+    return events(lambda e: e["key"] != key)
+
+
+def in_series(name: str, **fields: str) -> Doctor:
+    """Set fields of all samples of a metric."""
+    return cells(lambda r: {**r, **fields} if r["metric"] == name else r)
 
 
 def quiet_machine(document: Any) -> None:
@@ -1159,6 +1187,50 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "its samples are those of"),
     ("operators of another direction", LEVEL0, operators(lambda r: r.update(direction="backward")), 8,
      "its samples are those of"),
+    *((f"no {key} in the events", RUN, no_event(key), 8, "the events") for key in ("init_start", "init_stop",
+      "submission_benchmark", "submission_division", "seed", "global_batch_size", "train_samples", "eval_samples",
+      "opt_name", "run_start", "epoch_start", "epoch_stop", "eval_start", "eval_stop", "run_stop")),
+    ("no learning rate in the events", RUN, no_event("opt_base_learning_rate"), 14, "the learning rate in the events"),
+    ("no events at all", RUN, events(lambda e: False), 8, "the events are not those of a run"),
+    ("a log twice", RUN, lambda f: (f / "events.mllog").write_text((f / "events.mllog").read_text() * 2), 8,
+     "the events name"),
+    ("a run that was aborted by its events", RUN,
+     events(lambda e: e["metadata"].update(status="aborted") if e["key"] == "run_stop" else None), 11,
+     "the run ended as ['aborted'] by its events"),
+    ("epochs of one number in the events", RUN,
+     events(lambda e: e["metadata"].update(epoch_num=1) if "epoch_num" in e["metadata"] else None), 8,
+     "the events are not those of a run"),
+    ("an interval of events as a point", RUN,
+     events(lambda e: e.update(event_type="POINT_IN_TIME") if e["key"] == "epoch_stop" else None), 8,
+     "have the type of others"),
+    ("another benchmark in the events", RUN, event("submission_benchmark", "resnet"), 14,
+     "the benchmark in the events"),
+    ("another division in the events", RUN, event("submission_division", "open"), 14, "the division in the events"),
+    ("another optimizer in the events", RUN, event("opt_name", "adam"), 14, "the optimizer in the events"),
+    ("another rate in the events", RUN, event("opt_base_learning_rate", 0.1), 14, "the learning rate in the events"),
+    ("another batch size in the events", RUN, event("global_batch_size", 64), 14, "the batch size in the events"),
+    ("another batch size", RUN, setting("recipe", "mutable", "batch_size", to=64), 14, "the batch size in the events"),
+    ("losses of the same step", RUN, in_series("training_loss", step="1"), 8, "training_loss: steps are missing"),
+    ("losses of the first epoch", RUN, in_series("training_loss", epoch="0"), 8, "steps are of the first"),
+    ("the last losses dropped", RUN, lambda f: (cells(lambda r: None if r["metric"] == "training_loss" and
+     int(r["index"]) > 6 else r)(f), metric("training_loss", samples=7)(f)), 8, "have different numbers of samples"),
+    ("an accuracy of another step", RUN, in_series("test_accuracy", step="1"), 8, "ended at step"),
+    ("an accuracy before its epoch", RUN, cells(lambda r: {**r, "time_s": "1e-6"} if (r["metric"], r["index"]) ==
+     ("test_accuracy", "0") else r), 8, "allowed: a time in between"),
+    ("a throughput of another step", RUN, in_series("throughput", step="1"), 8, "ended at step"),
+    ("a throughput at a time", RUN, in_series("throughput", time_s="0.01"), 8, "allowed: none, since it reads a"),
+    ("a clock of other epochs", RUN, in_series("wall_clock_time", epoch="0"), 8, "wall_clock_time: its epochs are"),
+    ("steps of a third", RUN, lambda f: fast_steps(f, 0.3), 8, "allowed: at least 50%"),
+    ("no evaluation's first call", RUN, setting("measurement", "evaluation_first_call_s", to=None), 6,
+     "the first evaluation is not separate"),
+    ("a negative first evaluation", RUN, setting("measurement", "evaluation_first_call_s", to=-1.0), 6,
+     "the first evaluation took"),
+    ("a long first evaluation", RUN, setting("measurement", "evaluation_first_call_s", to=100.0), 6,
+     "the first evaluation took"),
+    ("more warm-ups of the evaluation", RUN, result(lambda d: d["measurement"].update(evaluation_warmups=7,
+     evaluation_warm_up_s=0.001)), 6, "the warm-ups of the evaluation"),
+    ("more warm-ups of the training", RUN, result(lambda d: d["measurement"].update(warmups=3, warm_up_s=0.001)), 6,
+     "the warm-ups of the training"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding."""
 
@@ -1167,6 +1239,8 @@ UNSEEN: list[tuple[str, str, Doctor, str]] = [
      scaled(0.97, clock=True), "nothing else depends on them"),
     ("the throughput of a run raised by 3 %, with all that follows", RUN, cells_of("throughput", 1 / 0.97),
      "on a busy machine, events and samples may differ by a quarter"),
+    ("the steps of a run at 90 %, with all that follows", RUN, lambda f: fast_steps(f, 0.9),
+     "data and events may take a part of the time between two steps"),
     ("a few of many samples", QUICK, rows(slower_slowest), "no median moves"),
 ]  # fmt: skip
 """Name, kind of result, change, and why a folder cannot show it."""
