@@ -1,4 +1,4 @@
-"""Rule 11: metrics and goals are those that recipe.py states, as far as its text shows them; it is never executed."""
+"""Rules 11 and 14: goals and fixed part are those in recipe.py, as far as its text shows; it is never executed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from deep5.audit.files import bytes_of
 from deep5.audit.finding import Ledger
 from deep5.core.python_source import parse
+from deep5.recipe.keys import base
 
-__all__ = ["check_declared"]
+__all__ = ["check_declared", "check_stated_parts"]
 
 _SOURCE_BYTES = 4 << 20
 _GOAL = re.compile(r"\s*([<>]=?)?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
@@ -41,26 +42,116 @@ def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> N
     )
 
 
-def _stated(root: Path) -> list[Any] | None:
-    """The goals of METRICS in the order of the file; None if they are not literals, or assigned more than once."""
+def check_stated_parts(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
+    """Rule 14: compare size and fixed part with the literals FIXED and SIZES of recipe.py.
+
+    A value that is not a literal is left out. The settings of a run may change every mutable part.
+
+    Args:
+        ledger: Receives the findings.
+        root: The resolved folder.
+        document: result.json or comparison.json.
+    """
+    recipe, tree = document["recipe"], _tree(root)
+    stated = None if tree is None else _parts(_literal(tree, "FIXED", 0))
+    if tree is None or stated is None:
+        ledger.skip("the fixed part against recipe.py: it is not written as literals")
+        return
+    sizes = _parts(_literal(tree, "SIZES", None))
+    if sizes is None and _names(tree, "SIZES"):
+        ledger.skip("the size against recipe.py: SIZES is not written as literals")
+        return
+    known = {"full", *(sizes or {})}
+    size = recipe["size"]
+    if not ledger.hold(14, size in known, f"the size is {size!r:.60}; allowed: {', '.join(sorted(known))}"):
+        return
+    changes = (sizes or {}).get(size, {})
+    if changes is _UNKNOWN or not isinstance(changes, dict):
+        ledger.skip("the size against recipe.py: SIZES is not written as literals")
+        return
+    # Another component drops the arguments of the earlier one.
+    changed = {key for key in changes if key == base(key)}
+    due = {key: value for key, value in stated.items() if base(key) not in changed - {key}}
+    due |= {key: value for key, value in changes.items() if key in stated}
+    for key, value in due.items():
+        if value is not _UNKNOWN and not _is_elsewhere(value):
+            ledger.same(14, f"{key} of the recipe, by FIXED of recipe.py", recipe["fixed"].get(key), _plain(value))
+    odd = sorted(recipe["fixed"].keys() - stated.keys() - changes.keys())
+    ledger.hold(14, not odd, f"the fixed part has {', '.join(odd)[:100]}, which FIXED of recipe.py has not")
+
+
+_UNKNOWN = object()
+# A component of a file, whose content is stored instead of its name.
+_FILE = re.compile(r"\.py:|[\w.]+:[\w.]+")
+
+
+def _is_elsewhere(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_elsewhere, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_elsewhere, value))
+    return not isinstance(value, (bool, int, float, str, type(None))) or (
+        isinstance(value, str) and ("/" in value or _FILE.search(value) is not None)
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _parts(node: ast.expr | None) -> dict[str, Any] | None:
+    """The values of a dict with literal keys, `_UNKNOWN` for those that are no literals; None if it is no such dict."""
+    if not isinstance(node, ast.Dict):
+        return None
+    found: dict[str, Any] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+            return None
+        try:
+            found[key.value] = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            found[key.value] = _UNKNOWN
+    return found
+
+
+def _tree(root: Path) -> ast.Module | None:
     source = bytes_of(root, "recipe.py", most_bytes=_SOURCE_BYTES)
     try:
-        tree = parse(source or b"")
+        return parse(source or b"")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "METRICS"]
+
+
+def _names(tree: ast.Module, name: str) -> list[ast.Name]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+
+
+def _literal(tree: ast.Module, name: str, place: int | None) -> ast.expr | None:
+    """The only value of a variable of the module that nothing else changes; None if there is no such variable.
+
+    Args:
+        tree: The module.
+        name: The variable.
+        place: Its place among the arguments of `run_recipe`, its only use; None: it has no use.
+    """
+    named = _names(tree, name)
     written = [node for node in named if isinstance(node.ctx, ast.Store)]
-    values = [
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and node.targets == written[:1]
-        and isinstance(node.value, (ast.List, ast.Tuple))
-    ]
-    if len(written) != 1 or len(values) != 1 or not _is_plain(tree, len(named) - 1):
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets == written[:1]]
+    if len(written) != 1 or len(values) != 1 or not _is_plain(tree, name, place, len(named) - 1):
+        return None
+    return values[0]
+
+
+def _stated(root: Path) -> list[Any] | None:
+    """The goals of METRICS in the order of the file; None if they are not literals, or assigned more than once."""
+    tree = _tree(root)
+    value = None if tree is None else _literal(tree, "METRICS", 2)
+    if not isinstance(value, (ast.List, ast.Tuple)):
         return None
     found = []
-    for entry in values[0].elts:
+    for entry in value.elts:
         if not isinstance(entry, (ast.Tuple, ast.List)) or len(entry.elts) != 2:
             return None
         try:
@@ -70,17 +161,21 @@ def _stated(root: Path) -> list[Any] | None:
     return found
 
 
-def _is_plain(tree: ast.Module, uses: int) -> bool:
-    """Whether METRICS is used `uses` times, only as the third argument of `run_recipe`, so that nothing changes it."""
+def _is_plain(tree: ast.Module, name: str, place: int | None, uses: int) -> bool:
+    """Whether a variable is only used as an argument of `run_recipe`, `uses` times, so that nothing changes it."""
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    if {name, "*"} & imported:
+        return False
+    if place is None:
+        return uses == 0
     calls = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "run_recipe"
     ]
-    given = [node.args[2] for node in calls if len(node.args) > 2]
-    usual = [node for node in given if isinstance(node, ast.Name) and node.id == "METRICS"]
-    return not {"METRICS", "*"} & imported and len(usual) == len(calls) == uses
+    given = [node.args[place] for node in calls if len(node.args) > place]
+    usual = [node for node in given if isinstance(node, ast.Name) and node.id == name]
+    return len(usual) == len(calls) == uses
 
 
 def _same(stated: Any, declared: str | None) -> bool:

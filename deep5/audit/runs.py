@@ -10,7 +10,7 @@ from typing import Any
 from deep5.audit.batches import Batches
 from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_own_network, check_weights
-from deep5.audit.declared import check_declared
+from deep5.audit.declared import check_declared, check_stated_parts
 from deep5.audit.drawn_order import seed_for
 from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
@@ -21,12 +21,13 @@ from deep5.audit.network_file import check_network
 from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
+from deep5.audit.own_optimizer import check_optimizer
 from deep5.audit.plausible import check_accuracies, check_dates, check_hashes, check_not_numbers, check_versions
 from deep5.audit.rank_values import OfAll
 from deep5.audit.ranks import check_ranks
 from deep5.audit.rounds import slowest
+from deep5.audit.run_fields import check_run_fields
 from deep5.audit.run_times import check_times, logged
-from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
 from deep5.audit.verdict_rows import BUSY
 from deep5.core.errors import Deep5Error
@@ -80,6 +81,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     with ledger.part(11, "status and verdict"):
         _check_verdict(ledger, document)
         check_declared(ledger, root, document)
+        check_stated_parts(ledger, root, document)
     with ledger.part(14, "the resumptions"):
         _check_resumed(ledger, document)
         _check_load(ledger, document)
@@ -100,6 +102,8 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         check_values(ledger, document, together, batches, of_all)
         check_not_numbers(ledger, document, samples)
         check_accuracies(ledger, document, samples, next(iter(logged(root, "eval_samples")), None))
+    if kind is not None:
+        check_run_fields(ledger, document, samples, kind)
     if kind is not None and ended:
         _check_ended(ledger, root, document, samples if together is None else together, kind)
     else:

@@ -8,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deep5.audit.finding import Ledger
-from deep5.audit.numerics import parts_of
-from deep5.core.plugins import registered
+from deep5.audit.own_optimizer import without_kernel
 from deep5.recipe.keys import base
 from deep5.results.result import Result
 
-__all__ = ["check_candidate_recipes", "check_optimizer", "check_runs_alike", "check_set"]
+__all__ = ["check_candidate_recipes", "check_runs_alike", "check_set"]
 
 # The framework is what a comparison varies; the executor is another name for it.
 _FRAMEWORK = {"framework", "frameworks", "executor"}
 # A recipe contains the object of a file or module where a setting has its name; `native:adam` is a name in both.
 _ELSEWHERE = re.compile(r"\.py:|^(?!native:)[\w.]+:[\w.<>]+$")
-# An optimizer's field that depends on the machine.
-_KERNEL = "kernel"
 
 
 def check_set(ledger: Ledger, who: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
@@ -126,30 +123,5 @@ def check_runs_alike(ledger: Ledger, name: str, results: Sequence[Result]) -> No
         ledger.same(
             14,
             f"{name}: the optimizer of {result.folder.name} {beside}",
-            *(_optimizer(run.document) for run in (result, results[0])),
+            *(without_kernel(run.document) for run in (result, results[0])),
         )
-
-
-def _optimizer(document: Mapping[str, Any]) -> Any:
-    found = document["components"].get("optimizer")
-    return {key: value for key, value in found.items() if key != _KERNEL} if isinstance(found, dict) else found
-
-
-def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
-    """For a run: a named optimizer has the arguments that the recipe gives it.
-
-    Args:
-        ledger: Receives the findings.
-        document: result.json.
-    """
-    parts, found = parts_of(document), _optimizer(document)
-    given, name = parts.get("optimizer_kwargs") or {}, str(parts.get("optimizer"))
-    entry = registered("optimizers").get(name)
-    known = name.startswith("native:") or (entry is not None and entry.value.startswith("deep5."))
-    if not known or not isinstance(found, dict):
-        # A third-party optimizer may name its arguments freely.
-        ledger.skip("the optimizer compared with its arguments: the recipe does not name one of deep5's")
-        return
-    for key in sorted(given.keys() & found.keys() - (parts.get("schedules") or {}).keys()):
-        if isinstance(given[key], (bool, int, float, str)):
-            ledger.same(14, f"the optimizer's {key}, by its recipe", found[key], given[key])

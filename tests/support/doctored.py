@@ -755,6 +755,17 @@ def no_event(key: str) -> Doctor:
     return events(lambda e: e["key"] != key)
 
 
+def edited_recipe(folder: Path) -> None:
+    """Change the fixed part in the recipe's file, and its hash."""
+    path = folder / "recipe.py"
+    path.write_text(path.read_text().replace('"epochs": ', '"epochs": 1'))
+    name = "comparison.json" if (folder / "comparison.json").exists() else "result.json"
+    with edited(folder / name) as document:
+        document["provenance"]["recipe_source"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        document["software"]["deep5"] = "0.1.0"
+        document["provenance"]["environment"] = environment_hash(document["system"]["before"], document["software"])
+
+
 def in_series(name: str, **fields: str) -> Doctor:
     """Set fields of all samples of a metric."""
     return cells(lambda r: {**r, **fields} if r["metric"] == name else r)
@@ -1231,6 +1242,67 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      evaluation_warm_up_s=0.001)), 6, "the warm-ups of the evaluation"),
     ("more warm-ups of the training", RUN, result(lambda d: d["measurement"].update(warmups=3, warm_up_s=0.001)), 6,
      "the warm-ups of the training"),
+    ("another fixed part in recipe.py", RUN, edited_recipe, 14, "epochs of the recipe, by FIXED of recipe.py"),
+    ("a size that the recipe has not", RUN, setting("recipe", "size", to="smoke"), 14, "the size is 'smoke'"),
+    ("a run of another recipe's name", RUN, setting("recipe", "name", to="imagenet"), 14, "the result is named"),
+    ("a run of another name", RUN, setting("run_id", to="imagenet-20261127-211403-a5cea9"), 14, "the result is named"),
+    ("another framework than the recipe's", RUN, setting("framework", "name", to="onnxruntime"), 3,
+     "the framework, by the recipe"),
+    ("another framework in the recipe", RUN, setting("recipe", "mutable", "framework", to="pytorch"), 3,
+     "the framework, by the recipe"),
+    ("an accelerator that the framework has not", RUN, setting("framework", "device", to="cuda:0"), 14,
+     "allowed: cpu, the only one that reference has"),
+    ("another device than the recipe's", RUN, setting("recipe", "mutable", "device", to="cuda"), 3,
+     "is requested; allowed: the requested one"),
+    ("a large pool of threads", RUN, result(lambda d: d["threads"].update(pools={"openmp": 640})), 3, "has pools of"),
+    ("not deterministic", RUN, setting("numerics", "deterministic", to=False), 2, "the run was not deterministic"),
+    ("another optimizer in the recipe", RUN,
+     lambda f: (setting("recipe", "mutable", "optimizer", to="adam")(f), event("opt_name", "adam")(f)), 14,
+     "the optimizer's rule, by its recipe"),
+    ("another rule of the optimizer", RUN, setting("components", "optimizer", "rule", to="Adam"), 14,
+     "the optimizer's rule, by its recipe"),
+    ("another kernel of the optimizer", RUN, setting("components", "optimizer", "kernel", to="cuda"), 14,
+     "the optimizer's kernel is 'cuda'"),
+    ("a negative rate", RUN, result(lambda d: (put(d, "recipe", "mutable", "optimizer_kwargs", to={"lr": -0.5}),
+     put(d, "components", "optimizer", "lr", to=-0.5))), 14, "the optimizer's lr is -0.5"),
+    ("a default that another rate replaced", RUN, result(lambda d: d["recipe"]["mutable"].pop("optimizer_kwargs")), 14,
+     "the optimizer's lr, which its recipe does not give"),
+    ("more processor time than there was", RUN, setting("resources", "cpu_time_s", to=1000.0), 8,
+     "allowed: no more than they have"),
+    ("no processor time", RUN, setting("resources", "cpu_time_s", to=0.0), 8, "the run used 0 s"),
+    ("a negative set-up", RUN, setting("resources", "set_up_s", to=-5.0), 8, "the set-up took -5.0 s"),
+    ("more load than there is", RUN, result(lambda d: d["resources"].update(others_share=3.0)), 8,
+     "other programs took 3.0 of the processors"),
+    ("another host at the end", RUN, setting("system", "after", "host", to="elsewhere"), 14, "the host after"),
+    ("another vendor at the end", RUN, setting("system", "after", "cpu", "vendor", to="Intel"), 14, "vendor before"),
+    ("more memory at the end", RUN, setting("system", "after", "memory_bytes", "total", to=10**15), 14,
+     "the memory after the measurement"),
+    ("more free memory than memory", RUN, setting("system", "before", "memory_bytes", "available", to=10**15), 8,
+     "allowed: parts no larger than the whole"),
+    ("a processor twice", RUN, setting("system", "after", "affinity", to=[1, 1]), 8, "allowed: parts no larger than"),
+    ("a slower throughput as the better one", RUN, metric("throughput", direction="lower"), 9,
+     "throughput: the better direction"),
+    ("a higher loss as the better one", RUN, metric("training_loss", direction="higher"), 9,
+     "training_loss: the better direction"),
+    ("a scope that says nothing", RUN, metric("step_latency", scope="-"), 5, "allowed: what is on the clock"),
+    ("a reason for the absence of a value that is there", RUN, metric("test_accuracy", missing="not measured"), 9,
+     "has a value, and a reason for its absence"),
+    ("the loss of another output", RUN, metric("training_loss", parameters={"output": "other"}), 11,
+     "training_loss: its parameters, as declared"),
+    ("another target as declared", RUN, result(lambda d: put(d["recipe"]["metrics"][4], "target", to=90.0)), 11,
+     "time_to_accuracy: its parameters, as declared"),
+    ("negative losses", RUN, lambda f: (cells(lambda r: {**r, "value": "-" + r["value"]} if r["metric"] == "test_loss"
+     else r)(f), result(lambda d: d["metrics"][1].update(value=-d["metrics"][1]["value"]))(f)), 8,
+     "allowed: at least 0, a cross-entropy"),
+    ("checkpoints in no time", RUN, result(lambda d: d["checkpoints"].update(written=1)), 8, "else more"),
+    ("many checkpoints that nobody requested", RUN, result(lambda d: d["checkpoints"].update(written=9, seconds=0.1)),
+     8, "checkpoints were written in"),
+    ("checkpoints longer than the run", RUN, result(lambda d: d["checkpoints"].update(written=1, seconds=1e4)), 8,
+     "1 checkpoints took"),
+    ("caches of a training", RUN, setting("measurement", "cache_state", to="cold"), 4, "loops, order and caches"),
+    ("more threads than processors, unreported", RUN, result(lambda d: (d["resources"].update(others_share=0.0),
+     d["system"]["before"].update(affinity=[0]), d["threads"].update(asked=3, framework=3))), 13,
+     "allowed: a warning that says so"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding."""
 

@@ -1,0 +1,81 @@
+"""Rule 14: an optimizer of deep5 that a recipe names has its rule, the recipe's arguments, and defaults otherwise."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.audit.finding import Ledger
+from deep5.audit.numerics import parts_of
+from deep5.core.plugins import registered
+from deep5.core.version import __version__
+
+__all__ = ["check_optimizer", "without_kernel"]
+
+# An optimizer's field that depends on the machine, and its values.
+_KERNEL, _KERNELS = "kernel", ("c", "numpy", None)
+# Arguments in [0, 1], and those that are not negative.
+_SHARES = {"beta1", "beta2", "momentum", "rho"}
+_POSITIVE = {"lr", "adam_lr", "epsilon", "epsilon1", "epsilon2", "weight_decay", "trust", "clip"}
+
+
+def without_kernel(document: Mapping[str, Any]) -> Any:
+    """The described optimizer of a run, without the field that depends on the machine.
+
+    Args:
+        document: result.json.
+    """
+    found = document["components"].get("optimizer")
+    return {key: value for key, value in found.items() if key != _KERNEL} if isinstance(found, dict) else found
+
+
+def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """For a run: compare a named optimizer with its recipe.
+
+    Args:
+        ledger: Receives the findings.
+        document: result.json.
+    """
+    parts, found = parts_of(document), without_kernel(document)
+    given, name = parts.get("optimizer_kwargs") or {}, str(parts.get("optimizer"))
+    entry = registered("optimizers").get(name)
+    own = entry is not None and entry.value.startswith("deep5.")
+    if not (own or name.startswith("native:")) or not isinstance(found, dict):
+        # A third-party optimizer may name its arguments freely.
+        ledger.skip("the optimizer compared with its arguments: the recipe does not name one of deep5's")
+        return
+    scheduled = set(parts.get("schedules") or {})
+    for key in sorted(given.keys() & found.keys() - scheduled):
+        if isinstance(given[key], (bool, int, float, str)):
+            ledger.same(14, f"the optimizer's {key}, by its recipe", found[key], given[key])
+    if own and entry is not None:
+        rule = found.get("rule", found.get("optimizer"))
+        ledger.same(14, "the optimizer's rule, by its recipe", rule, entry.value.rpartition(":")[2])
+        kernel = document["components"]["optimizer"].get(_KERNEL)
+        ledger.hold(14, kernel in _KERNELS, f"the optimizer's kernel is {kernel!r:.40}; allowed: c or numpy")
+        _check_ranges(ledger, found)
+        if document["software"]["deep5"] == __version__:
+            _check_defaults(ledger, entry.load(), found, given.keys() | scheduled)
+        else:
+            ledger.skip("the optimizer's defaults: another version of deep5 made the result")
+
+
+def _check_ranges(ledger: Ledger, found: Mapping[str, Any]) -> None:
+    for key, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        most = 1.0 if key in _SHARES else math.inf
+        ledger.hold(
+            14,
+            key not in _SHARES | _POSITIVE or 0 <= value <= most,
+            f"the optimizer's {key} is {value!r}; allowed: from 0 to {most:g}",
+        )
+
+
+def _check_defaults(ledger: Ledger, made_by: Any, found: Mapping[str, Any], given: Any) -> None:
+    """What the recipe does not give is as the installed optimizer has it."""
+    for key, parameter in inspect.signature(made_by).parameters.items():
+        if key in found and key not in given and isinstance(parameter.default, (bool, int, float, str)):
+            ledger.same(14, f"the optimizer's {key}, which its recipe does not give", found[key], parameter.default)
