@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deep5.audit.comparison_fields import check_comparison_fields
 from deep5.audit.comparison_rows import valid
 from deep5.audit.comparison_samples import check_samples
 from deep5.audit.data import check_data, check_weights
+from deep5.audit.declared import check_declared, check_stated_parts
 from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
@@ -19,7 +21,9 @@ from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.machine_load import check_machines
 from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
+from deep5.audit.observed import check_reported
 from deep5.audit.plausible import check_dates, check_hashes, check_versions
+from deep5.audit.proof_numbers import check_proof_numbers
 from deep5.audit.proof_rows import check_proof
 from deep5.audit.rank_test import rules_of
 from deep5.audit.settings import check_candidate_recipes
@@ -64,6 +68,8 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         (1, "the provenance of the candidates", _check_provenance),
         (2, "the settings as read back", _check_observed),
         (4, "the measurement", _check_measurement),
+        (1, "the numbers of the proof", check_proof_numbers),
+        (3, "the settings of the candidates", check_reported),
         (8, "the duration", _check_duration),
         (10, "the calibration", _check_calibration),
         (11, "the status of the candidates", _check_candidates),
@@ -73,6 +79,10 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
     ):
         with ledger.part(rule, what):
             check(ledger, document)
+    check_comparison_fields(ledger, document)
+    with ledger.part(14, "the recipe's source"):
+        check_declared(ledger, root, document)
+        check_stated_parts(ledger, root, document)
     ledger.skip("the errors of the proof: checking them requires repeating it")
     ledger.skip("what processes report about themselves: settings, versions, set-up, memory, load, and dates")
     ledger.skip("the calibration: its machine, date and times, and the load of other programs")

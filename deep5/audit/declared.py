@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from deep5.audit.files import bytes_of
 from deep5.audit.finding import Ledger
+from deep5.core.plugins import registered
 from deep5.core.python_source import parse
 from deep5.recipe.keys import base
 
@@ -42,6 +43,31 @@ def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> N
     )
 
 
+def _check_metrics(ledger: Ledger, tree: ast.Module, declared: Sequence[Mapping[str, Any]]) -> None:
+    """The declared metrics are those of METRICS, as far as their classes are deep5's."""
+    names = _metrics(tree)
+    if names is None:
+        return
+    known = registered("metrics")
+    stated = [str(entry.get("metric")) for entry in declared]
+    right = len(names) == len(stated) and all(
+        name not in known or name == own for name, own in zip(names, stated, strict=True)
+    )
+    ledger.hold(
+        11, right, f"the metrics are not those of recipe.py; stored {stated!r:.100}, in the file {names!r:.100}"
+    )
+
+
+def _metrics(tree: ast.Module) -> list[str] | None:
+    """The names of METRICS by their classes, such as `d5.TestAccuracy()`; "" for one that is no such call."""
+    value = _literal(tree, "METRICS", 2)
+    if not isinstance(value, (ast.List, ast.Tuple)):
+        return None
+    calls = [entry.elts[0] if isinstance(entry, (ast.List, ast.Tuple)) and entry.elts else None for entry in value.elts]
+    classes = [ast.unparse(call.func).partition("d5.")[2] if isinstance(call, ast.Call) else "" for call in calls]
+    return [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes]
+
+
 def check_stated_parts(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
     """Rule 14: compare size and fixed part with the literals FIXED and SIZES of recipe.py.
 
@@ -69,6 +95,8 @@ def check_stated_parts(ledger: Ledger, root: Path, document: Mapping[str, Any]) 
     if changes is _UNKNOWN or not isinstance(changes, dict):
         ledger.skip("the size against recipe.py: SIZES is not written as literals")
         return
+    if "metrics" not in changes:
+        _check_metrics(ledger, tree, recipe["metrics"])
     # Another component drops the arguments of the earlier one.
     changed = {key for key in changes if key == base(key)}
     due = {key: value for key, value in stated.items() if base(key) not in changed - {key}}
