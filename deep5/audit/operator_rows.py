@@ -11,6 +11,7 @@ from typing import Any
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
+from deep5.audit.operator_fields import check_operator_fields
 from deep5.audit.operator_summary import middle, rates
 from deep5.core.errors import Deep5Error
 from deep5.results.samples_file import SampleRow
@@ -51,6 +52,7 @@ def check_operator_rows(
         _check_peak(ledger, reported["roofline"])
         _check_work(ledger, reported["rows"], document)
         _check_metrics(ledger, reported, document, samples)
+        check_operator_fields(ledger, document, reported, samples)
         ledger.skip("first calls, memory and processors of operators: no samples of them are stored")
         unsure = sum(bool(row["warnings"]) for row in reported["rows"])
         line = f"{unsure} of {len(reported['rows'])} numbers may be unstable"

@@ -516,6 +516,26 @@ def operators(change: Callable[[Any], Any]) -> Doctor:
     return doctor
 
 
+def of_operators(*path: Any, to: Any) -> Doctor:
+    """Set one field of operators.json."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "operators.json") as document:
+            put(document, *path, to=to)
+
+    return doctor
+
+
+def of_settings(**fields: Any) -> Doctor:
+    """Change what the first framework of a run of operators reads back."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "operators.json") as document:
+            next(iter(document["processes"][0]["settings"].values())).update(fields)
+
+    return doctor
+
+
 def other_peak(folder: Path) -> None:
     """Report a slower machine, so that the operator is near its peak."""
     with edited(folder / "operators.json") as document:
@@ -1362,6 +1382,28 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "is requested; allowed: the requested one"),
     ("more training samples of a candidate", QUICK, setting("candidates", 1, "observed", "train_samples", to=10**6), 12,
      "its training samples, compared with"),
+    ("operators of other sizes", LEVEL0, operators(lambda r: r.update(title="512x512, 512x512")), 14, "the sizes of"),
+    ("a plan of other sizes", LEVEL0, setting("components", "plan", "shapes", to=[[8, 8], [8, 8]]), 14,
+     "shapes of the plan, by the recipe"),
+    ("a plan of other frameworks", LEVEL0, setting("components", "plan", "frameworks", to=["pytorch"]), 14,
+     "frameworks of the plan, by the recipe"),
+    ("a rigorous plan", LEVEL0, setting("components", "plan", "mode", to="rigorous"), 7, "the mode of the plan"),
+    ("peaks of more threads", LEVEL0, of_operators("roofline", "threads", to=64), 3, "the threads of the peaks"),
+    ("operators of more threads", LEVEL0, of_settings(threads=64), 3, "has 64 threads; allowed: the plan's 1"),
+    ("operators of another version", LEVEL0, of_settings(version="9.9"), 14, "and the package numpy has"),
+    ("operators of another device", LEVEL0, of_settings(device="cuda:0"), 3, "allowed: the requested one"),
+    ("operators that were not deterministic", LEVEL0, of_settings(deterministic=False), 2, "was not deterministic"),
+    ("a coarse clock", LEVEL0, of_operators("processes", 0, "resolution_s", to=1.0), 4, "the clock resolves 1 s"),
+    ("a slow loop", LEVEL0, of_operators("processes", 0, "overhead_s", to=1e-4), 13, "a warning is missing: loop"),
+    ("another number of a process", LEVEL0, of_operators("processes", 0, "process", to=1), 8, "the numbers of the"),
+    ("warnings of a row taken out", LEVEL0, operators(lambda r: r.update(warnings=[])), 13,
+     "a warning is missing: interval"),
+    ("a long first call of an operator", LEVEL0, operators(lambda r: r.update(first_call_s=1e4)), 6, "its first call"),
+    ("an operator in no time", LEVEL0, operators(lambda r: r.update(spent_s=0.0)), 8, "its part of the run 0 s"),
+    ("more calls of an operator", LEVEL0, operators(lambda r: r.update(calls=10**6)), 8, "allowed: no part longer"),
+    ("an operator with more memory than there is", LEVEL0, operators(lambda r: r.update(memory_bytes=10**15)), 8,
+     "and no more than there are"),
+    ("more processes of an operator", LEVEL0, operators(lambda r: r.update(processes=3)), 8, "by its series"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding."""
 
