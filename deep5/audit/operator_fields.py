@@ -21,6 +21,10 @@ _SAME = (
     "device", "seed", "limit_gflop", "take",
 )  # fmt: skip
 _NAMES = ("frameworks", "uses")
+# What a recipe has where it states none of them.
+_DEFAULTS: Mapping[str, Any] = {
+    "dtype": "float32", "backward": False, "cold": False, "processes": 8, "rounds": 30, "device": "cpu", "seed": 0,
+}  # fmt: skip
 # Half the width of an interval, a drift, and the loop's own time, each relative to the median, that are reported.
 _WIDE, _DRIFT, _OVERHEAD = 0.05, 0.05, 0.01
 # The coarsest clock and the slowest loop in which a call of microseconds can be timed.
@@ -61,8 +65,12 @@ def _check_plan(ledger: Ledger, document: Mapping[str, Any], reported: Mapping[s
     """The plan is the recipe's, and the rows are of the plan."""
     plan, parts = document["components"]["plan"], parts_of(document)
     for key in _SAME:
-        if key in parts and key in plan and parts[key] is not None and not (key == "operator" and ":" in parts[key]):
-            ledger.same(14, f"{key} of the plan, by the recipe", plan[key], parts[key])
+        due = parts.get(key, _DEFAULTS.get(key))
+        if key in plan and due is not None and not (key == "operator" and ":" in due):
+            ledger.same(14, f"{key} of the plan, by the recipe", plan[key], due)
+    if (found := document["framework"]) is not None:
+        names = _listed(plan["frameworks"])
+        ledger.hold(3, found["name"] in names, f"the run is of {found['name']!r:.40}; its plan of {names!r:.80}")
     for key in _NAMES:
         if key in parts:
             ledger.same(14, f"{key} of the plan, by the recipe", _listed(plan[key]), _listed(parts[key]))

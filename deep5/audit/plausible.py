@@ -26,7 +26,8 @@ _PACKAGES = {
     "pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax", "onnxruntime": "onnxruntime", "openvino": "openvino",
     "reference": "numpy",
 }  # fmt: skip
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+# The numbers of a version, and what may follow them: a build, a candidate, a development version.
+_NUMBERS = re.compile(r"(\d+(?:\.\d+)*)(?:[+._-].*|(?:a|b|c|rc|dev|post|pre)\d*.*)?")
 # A folder is named when it is made, and a log is written while it runs: a clock may be set in between, and a
 # calibration is a day old at most.
 _APART = timedelta(days=1)
@@ -82,10 +83,10 @@ def check_versions(ledger: Ledger, document: Mapping[str, Any], who: str, framew
     if document["resumed"]:
         ledger.skip("the framework's version: a resumption may have had another one")
         return
-    stored, installed = (_NUMBERS.match(str(text)) for text in (version, packages[package]))
+    stored, installed = (_NUMBERS.fullmatch(str(text)) for text in (version, packages[package]))
     ledger.hold(
         14,
-        stored is not None and installed is not None and stored[0] == installed[0],
+        stored is not None and installed is not None and stored[1] == installed[1],
         f"{who} ran on {framework} {version!s:.40}, and the package {package} has the version "
         f"{packages[package]!s:.40}; allowed: one version",
     )

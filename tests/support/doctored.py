@@ -28,6 +28,7 @@ from deep5.results.comparison_summary import results_of, standing, verdicts_of
 from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RIGOROUS, RUN, SET, STUDY
+from unchecked import UNCHECKED
 
 Doctor = Callable[[Path], None]
 """Changes a folder."""
@@ -1460,6 +1461,14 @@ These changes have no finding. [A signature](results.md#signatures) makes a chan
 | change | result | why |
 |---|---|---|
 {unseen}
+
+### Single fields
+
+`tests/audit/test_audit_fields.py` changes each field of these documents by itself. These changes have no finding:
+
+| document | field | why |
+|---|---|---|
+{unchecked}
 """
 
 
@@ -1474,6 +1483,11 @@ def page() -> str:
         f"| {name} | {_KINDS[kind]} | {rule} |" for name, kind, _, rule, _ in sorted(CORPUS, key=lambda row: row[3])
     ]
     unseen = [f"| {name} | {_KINDS[kind]} | {why} |" for name, kind, _, why in UNSEEN]
+    unchecked = [
+        f"| {name}, {_KINDS[kind]} | `{field}` | {why} |"
+        for (kind, name), fields in UNCHECKED.items()
+        for field, why in fields.items()
+    ]
     cheats = [f"| {cheat.what} | {cheat.kind} | {_STATUS[cheat.status]} | {cheat.said} |" for cheat in LIVE]
     return _PAGE.format(
         count=len(CORPUS),
@@ -1481,6 +1495,7 @@ def page() -> str:
         unseen="\n".join(unseen),
         live=len(LIVE),
         cheats="\n".join(cheats),
+        unchecked="\n".join(unchecked),
     )
 
 
