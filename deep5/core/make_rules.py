@@ -55,7 +55,7 @@ def included_files(rules: bytes, code: Path) -> list[str] | None:
         code: The source.
 
     Returns:
-        Their paths, sorted; None if the rules do not name all: they lack the source, or name what is no file.
+        Their paths, sorted; None if the rules do not name all: they lack the source, or name a missing file.
     """
     code = code.resolve()
     names = prerequisites(rules) or []
