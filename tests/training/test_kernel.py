@@ -631,7 +631,7 @@ XP = d5.array_namespace
 BAD = {
     "decides": (updating(_decide), "decided by the value of an array, which cannot be traced; remedy: xp.where"),
     "float": (updating(lambda s, g, p, st: (p - float(s.lr) * g, st)), "converted an array or hyperparameter to a Py"),
-    "int": (updating(lambda s, g, p, st: (p - int(s.lr) * g, st)), "Bad.update_rule cannot be traced: TypeError: int"),
+    "int": (updating(lambda s, g, p, st: (p - int(s.lr) * g, st)), "converted an array or hyperparameter to a Py"),
     "math": (
         updating(lambda s, g, p, st: (p - math.sqrt(s.lr) * g, st)),
         "converted an array or hyperparameter to a Python number",
