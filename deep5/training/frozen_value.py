@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import array
 import functools
+import gc
+import io
 import itertools
 import random
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -24,27 +27,29 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(Not
 _NAMED = (type, types.ModuleType, types.BuiltinFunctionType)
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: Any, *, classes: Callable[[type], bool] = lambda kind: False) -> Any:
     """The content of an object: equal values before and after mean that nothing in it has changed.
 
     Attributes, items, elements of arrays, closures, and the positions of counters and random generators are included.
 
     Args:
         value: Any object. Only its first 5,000 parts are compared by content, the others by identity.
+        classes: Which classes are compared by the data in their attributes, too; the others only by identity.
     """
-    return _Freezer()(value)
+    return _Freezer(classes)(value)
 
 
 class _Freezer:
-    def __init__(self) -> None:
+    def __init__(self, classes: Callable[[type], bool]) -> None:
+        self._classes = classes
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
-            # NaN is unlike itself, and 0.0 like -0.0.
-            return repr(value) if isinstance(value, (float, complex)) else value
-        if isinstance(value, _NAMED):
+            # NaN is unlike itself, 0.0 like -0.0, and True like 1.
+            return repr(value) if isinstance(value, (bool, float, complex)) else value
+        if isinstance(value, _NAMED) and not (isinstance(value, type) and self._classes(value)):
             return id(value), value
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
@@ -61,6 +66,10 @@ class _Freezer:
         for kinds, content in _CONTENT:
             if isinstance(value, kinds):
                 return content(self, value)
+        if isinstance(value, type):
+            return id(value), self._mapping(_data(value))
+        if type(value).__module__.startswith("torch") and hasattr(value, "get_state"):
+            return self(value.get_state())  # a generator
         if type(value).__module__.startswith("numpy.random"):
             # A Generator has a bit generator, which has a state; a RandomState returns its own.
             value = getattr(value, "bit_generator", value)
@@ -81,7 +90,9 @@ class _Freezer:
                 for name in ((slots,) if isinstance(slots, str) else slots)
                 if name not in ("__dict__", "__weakref__") and hasattr(value, name)
             }
-        return id(value), self._mapping(parts)
+        kind = type(value)
+        shared = self(kind) if self._classes(kind) else None
+        return id(value), self._mapping(parts), shared, _bytes(value)
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         return tuple((self(key), self(part)) for key, part in value.items())
@@ -106,9 +117,41 @@ class _Freezer:
         return None if frame is None else (frame.f_lasti, self._mapping(dict(frame.f_locals)), self(value.gi_yieldfrom))
 
     def _iterator(self, value: Any) -> Any:
-        # `count(3)` and the remaining length are the position; others have no readable one.
-        known = isinstance(value, (itertools.count, itertools.repeat))
-        return id(value), repr(value) if known else getattr(value, "__length_hint__", int)()
+        # Its position: `count(3)`, or what a copy of it would be made from.
+        if isinstance(value, (itertools.count, itertools.repeat)):
+            return id(value), repr(value)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that of `itertools` is deprecated
+                position = value.__reduce__()[1:]
+        except Exception:  # cannot be pickled: what it refers to, such as another iterator
+            position = tuple(gc.get_referents(value))
+        return id(value), self(position), getattr(value, "__length_hint__", int)()
+
+
+def _data(kind: type) -> dict[str, Any]:
+    """The attributes of a class that are data."""
+    functions = (types.FunctionType, staticmethod, classmethod, property, types.MemberDescriptorType)
+    hidden = (types.GetSetDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and not name.startswith("_abc_") and not isinstance(value, (*functions, *hidden))
+    }
+
+
+def _bytes(value: Any) -> bytes | None:
+    """The memory of an object of `ctypes`."""
+    return memoryview(value).tobytes() if any(kind.__module__ == "_ctypes" for kind in type(value).__mro__) else None
+
+
+def _file(value: io.IOBase) -> Any:
+    """The position of an open file, and the content of one in memory."""
+    try:
+        content = value.getvalue() if isinstance(value, (io.BytesIO, io.StringIO)) else None
+        return id(value), value.tell(), content
+    except (OSError, ValueError):  # closed, or without a position
+        return id(value)
 
 
 def _cell(cell: Any) -> Any:
@@ -129,6 +172,7 @@ _CONTENT: tuple[tuple[Any, Callable[[_Freezer, Any], Any]], ...] = (
     (random.Random, lambda freezer, value: value.getstate()),
     ((bytearray, memoryview, array.array), lambda freezer, value: bytes(value)),
     (types.GeneratorType, _Freezer._generator),
+    (io.IOBase, lambda freezer, value: _file(value)),
     (Iterator, _Freezer._iterator),
 )
 _EXACT: dict[type, Callable[[_Freezer, Any], Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from time import perf_counter_ns
+from time import thread_time_ns
 
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
@@ -50,9 +50,9 @@ class StepNumbers:
     ) -> None:
         self.rule, self.pipeline, self._hypers = rule, pipeline or GradientPipeline(), list(hypers)
         self.stages = Stages.of(self.pipeline, rule, hypers, fused=fused)
-        began = perf_counter_ns()
+        began = thread_time_ns()
         self._of_shape = traces_of(rule, self.stages, shapes)
-        self._compiled = Compiled(rule, self.stages, self._of_shape, perf_counter_ns() - began)
+        self._compiled = Compiled(rule, self.stages, self._of_shape, thread_time_ns() - began)
         self.traced: TracedRule = next(iter(self._of_shape.values()))
         self.shaped = None not in self._of_shape
         self.width = len(self.traced.given)

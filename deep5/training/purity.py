@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import random
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.training.expression import Expr, topological
 from deep5.training.frozen_value import frozen
-from deep5.training.reads import Reads, recorded_copy
+from deep5.training.reads import Reads, packages_of, recorded_copy
 from deep5.training.rule import UpdateRule
+from deep5.training.watched_calls import holds_impure, watched_calls
 
 __all__ = ["check_inputs", "difference", "traced_twice"]
 
@@ -29,8 +27,6 @@ _REMEDY = (
     'rng = deep5.generator(info.seed, "noise", info.step) there; keep what depends on earlier steps in a state of '
     "init_state"
 )
-# Functions in C that read the clock, that are in no module.
-_DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
 
 
 def traced_twice(rule: UpdateRule, trace: Callable[[UpdateRule], Traced]) -> Traced:
@@ -44,22 +40,24 @@ def traced_twice(rule: UpdateRule, trace: Callable[[UpdateRule], Traced]) -> Tra
         RuleError: The traces differ; or tracing reads the time, draws from a random generator, or changes what the rule
             reads (a counter). As for `trace`.
     """
-    name, names, seen = type(rule).__name__, set[str](), set[str]()
-    with _calls(seen):
+    name, names, packages = type(rule).__name__, set[str](), packages_of(rule)
+    with watched_calls(packages) as calls:
         first = trace(recorded_copy(rule, names))
     # The values of inputs and sums are symbols of the trace.
     reads, generators = Reads(rule, names - {*first.inputs, *first.sums}), _generators()
-    before = reads.value
-    second = trace(recorded_copy(rule, names))
+    before = {**reads.value, **calls.state}
+    second = trace(recorded_copy(rule, names, reordered=True))
     if (what := difference(first, second)) is not None:
         raise RuleError(f"two traces of {name} differ: {what}; {_REMEDY}")
     for what, content in _generators().items():
         if what in generators and generators[what] != content:
             raise RuleError(f"{name} draws random numbers from {what} while it is traced; {_REMEDY}")
-    after = reads.value
+    after = {**reads.value, **calls.state}
     for what in {**before, **after}:
         if before.get(what) != after.get(what):
             raise RuleError(f"{name} changes {what} while it is traced, as a counter does; {_REMEDY}")
+    held = map(holds_impure, (vars(rule).get(attribute) for attribute in names))
+    seen = calls.impure | {what for what in held if what is not None}
     if seen:
         raise RuleError(f"{name} reads {min(seen)} while it is traced; {_REMEDY}")
     return dataclasses.replace(first, reads=reads)
@@ -81,8 +79,9 @@ def check_inputs(rule: UpdateRule) -> None:
         info = StepInfo(step=step, batch_size=1)
         tried = copy.copy(rule)  # a rule may set a hyperparameter at a later step, and has not reached it
         try:
-            with _calls(seen):
+            with watched_calls(packages_of(rule)) as calls:
                 first, second = dict(tried.new_input(info)), dict(tried.new_input(info))
+            seen |= calls.impure
         except Exception:  # a rule may be defined for fewer steps, or need an epoch; the step itself will report it
             if step == 0:
                 raise
@@ -159,66 +158,14 @@ def _words(node: Expr) -> str:
 
 
 def _generators() -> dict[str, Any]:
-    """The states of the global random generators of Python and NumPy."""
+    """The states of the global random generators of Python, NumPy and torch."""
     found = {"Python's 'random'": random.getstate()}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         found["'numpy.random'"] = frozen(numpy.get_state())
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):  # not while it is still imported
+        found["'torch'"] = frozen(torch.get_rng_state())
+        if torch.cuda.is_initialized():
+            found["'torch.cuda'"] = frozen(torch.cuda.get_rng_state_all())
     return found
-
-
-class _Collection:
-    """Whether the garbage collector rests: it is one for all threads, of which several may trace."""
-
-    lock = threading.Lock()
-    inside = 0
-    was_enabled = False
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage collection: a framework may read the clock in its callbacks, as JAX does, on any thread."""
-    with _Collection.lock:
-        if not _Collection.inside:
-            _Collection.was_enabled = gc.isenabled()
-            gc.disable()
-        _Collection.inside += 1
-    try:
-        yield
-    finally:
-        with _Collection.lock:
-            _Collection.inside -= 1
-            if not _Collection.inside and _Collection.was_enabled:
-                gc.enable()
-
-
-@contextmanager
-def _calls(seen: set[str]) -> Iterator[None]:
-    """Inside the context, note what cannot be seen in a result: reading the clock, or randomness of the system.
-
-    The time in seconds is the same in two traces. Calls from the standard library itself do not count (`logging` stamps
-    its records).
-    """
-    if sys.getprofile() is not None:  # the user profiles: a C profiler cannot be called from here
-        yield
-        return
-
-    def watch(frame: Any, event: str, function: Any) -> None:
-        if event == "c_call":
-            module = getattr(function, "__module__", None)
-            qualified = getattr(function, "__qualname__", "")
-            if module == "posix" and qualified == "urandom":
-                seen.add("random numbers of the system")
-            elif (module == "time" and qualified not in ("sleep", "struct_time")) or (
-                module is None and qualified in _DATES
-            ):
-                caller = frame.f_globals.get("__name__", "").partition(".")[0]
-                if caller == "__main__" or caller not in sys.stdlib_module_names:
-                    seen.add("the time")
-
-    with _without_collection():
-        sys.setprofile(watch)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)

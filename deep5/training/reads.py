@@ -17,8 +17,9 @@ import numpy as np
 
 from deep5.training.frozen_value import frozen
 from deep5.training.rule import UpdateRule
+from deep5.training.set_order import another_order
 
-__all__ = ["Reads", "own_attributes", "recorded_copy"]
+__all__ = ["Reads", "foreign", "global_names", "is_data", "own_attributes", "packages_of", "recorded_copy"]
 
 _MISSING = object()
 # Types whose values are constants: equality is cheap and certain.
@@ -40,14 +41,27 @@ class _Recorder:
         return super().__getattribute__(name)
 
 
-def recorded_copy(rule: UpdateRule, reads: set[str]) -> Any:
-    """A copy of a rule, of a class of the same name, that notes in `reads` the attributes that its methods read."""
+def recorded_copy(rule: UpdateRule, reads: set[str], *, reordered: bool = False) -> Any:
+    """A copy of a rule, of a class of the same name, that notes in `reads` the attributes that its methods read.
+
+    Args:
+        rule: The rule.
+        reads: The names are added to it.
+        reordered: Whether its sets of strings are iterated over in another order, as in another process.
+    """
     kind = type(rule)
     own = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     # Not the metaclass's own constructor, which may register classes.
     recorder = type.__new__(type(kind), kind.__name__, (_Recorder, kind), {**own, "_deep5_reads": reads})
     plain, bound = copy.copy(rule), object.__new__(recorder)
     own_attributes(bound).update(vars(plain))
+    if reordered:
+        attributes = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()} | vars(
+            plain
+        )
+        for name, value in attributes.items():
+            if isinstance(value, (set, frozenset)) and (other := another_order(value)) is not None:
+                own_attributes(bound)[name] = other
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -195,15 +209,16 @@ def _plain_throughout(value: Any) -> bool:
 def _globals(rule: UpdateRule, names: tuple[str, ...]) -> list[tuple[str, Callable[[], Any]]]:
     """Global variables, and variables of enclosing functions, that the methods of these names read."""
     found: dict[tuple[int, str], tuple[str, Callable[[], Any]]] = {}
-    packages = {base.__module__.partition(".")[0] for base in type(rule).__mro__}
+    packages = packages_of(rule)
     work: list[Any] = [inspect.getattr_static(rule, name, None) for name in names]
     done: set[int] = set()
     while work:
         value = _function(work.pop())
-        if value is None or id(value) in done or len(done) > _MOST or _foreign(value.__module__, packages):
+        if value is None or id(value) in done or len(done) > _MOST or foreign(value.__module__, packages):
             continue
         done.add(id(value))
-        if vars(value):
+        work.append(vars(value).get("__wrapped__"))
+        if vars(value).keys() - {"__wrapped__"}:
             found[id(value), "attributes"] = (
                 f"the attributes of {value.__qualname__}",
                 partial(vars, value),
@@ -212,18 +227,18 @@ def _globals(rule: UpdateRule, names: tuple[str, ...]) -> list[tuple[str, Callab
             content = _content(cell)
             if _function(content) is not None:
                 work.append(content)
-            elif _is_data(content):
+            elif is_data(content):
                 found[id(cell), name] = (f"the variable {name!r}", partial(_content, cell))
         if value.__defaults__ or value.__kwdefaults__:
             found[id(value), "defaults"] = (
                 f"the defaults of {value.__qualname__}",
                 partial(_defaults, value),
             )
-        for module, name in _global_names(value.__code__, value.__globals__, packages):
+        for module, name in global_names(value.__code__, value.__globals__, packages):
             content = module.get(name, _MISSING)
             if _function(content) is not None:
                 work.append(content)
-            elif content is not _MISSING and _is_data(content):
+            elif content is not _MISSING and is_data(content):
                 found[id(module), name] = (
                     f"the global {name!r}",
                     partial(module.get, name, _MISSING),
@@ -231,7 +246,12 @@ def _globals(rule: UpdateRule, names: tuple[str, ...]) -> list[tuple[str, Callab
     return list(found.values())
 
 
-def _global_names(
+def packages_of(rule: UpdateRule) -> set[str]:
+    """The packages that define a rule's class and its bases."""
+    return {base.__module__.partition(".")[0] for base in type(rule).__mro__}
+
+
+def global_names(
     code: types.CodeType, namespace: dict[str, Any], packages: set[str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """The global variables that a function reads, also as `module.name`: the namespace and the name of each."""
@@ -241,14 +261,14 @@ def _global_names(
             yield namespace, step.argval
             module = namespace.get(step.argval)
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(module, types.ModuleType):
-            if not _foreign(module.__name__, packages) or (module.__name__, step.argval) == ("os", "environ"):
+            if not foreign(module.__name__, packages) or (module.__name__, step.argval) == ("os", "environ"):
                 yield vars(module), step.argval
             module = None
         else:
             module = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _global_names(constant, namespace, packages)
+            yield from global_names(constant, namespace, packages)
 
 
 def _function(value: Any) -> types.FunctionType | None:
@@ -257,16 +277,17 @@ def _function(value: Any) -> types.FunctionType | None:
     value = (
         getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod, types.MethodType)) else value
     )
-    value = getattr(value, "__wrapped__", value) if callable(value) and not isinstance(value, type) else value
+    if callable(value) and not isinstance(value, (type, types.FunctionType)):
+        value = getattr(value, "__wrapped__", value)
     return value if isinstance(value, types.FunctionType) else None
 
 
-def _is_data(value: Any) -> bool:
+def is_data(value: Any) -> bool:
     """Whether a global is data: neither a class, a module nor a function of an installed package."""
     return not isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType, types.FunctionType))
 
 
-def _foreign(module: str | None, packages: set[str]) -> bool:
+def foreign(module: str | None, packages: set[str]) -> bool:
     """Whether a module belongs to the standard library, to deep5 or to an installed package other than the rule's."""
     name = (module or "").partition(".")[0]
     if name == "__main__":

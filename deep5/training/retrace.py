@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 from deep5.core.errors import RuleError
 from deep5.core.events import StopTraining
@@ -35,7 +35,7 @@ class Compiled:
         rule: The rule.
         stages: The pipeline's stages.
         traces: The trace of each shape; None stands for all shapes.
-        taken_ns: Duration of these traces, each of which ran the rule twice.
+        taken_ns: Processor time of these traces, each of which ran the rule twice.
 
     Attributes:
         left: Uses until `counted` is to be called; the owner counts it down, which is faster than a call.
@@ -79,7 +79,7 @@ class Compiled:
         Raises:
             RuleError: The trace differs, or the rule can no longer be traced.
         """
-        began, name = perf_counter_ns(), type(self._rule).__name__
+        began, name = thread_time_ns(), type(self._rule).__name__
         for shape, traced in self._traces.items():
             try:
                 now = traced_once(recorded_copy(self._rule, set()), traced, self._stages, shape)
@@ -94,7 +94,7 @@ class Compiled:
                     "return it from new_input(self, info), or create a new optimizer and bind it"
                 )
         self._confirmed, self._at_ns = self.steps, perf_counter_ns()
-        self._taken_ns = self._at_ns - began
+        self._taken_ns = thread_time_ns() - began
 
 
 class ConfirmedConstants:
