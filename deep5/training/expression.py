@@ -157,7 +157,7 @@ class Expr:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class; asked for by `isinstance`, whose answer a rule would get for the symbol, not for its arrays."""
+        """The class, which `isinstance` reads: its answer would be for the symbol, not for the rule's arrays."""
         if asked_by_rule():
             refuse_conversion("decided by the type of an array or hyperparameter")
         return Expr

@@ -7,7 +7,7 @@ import dis
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -253,22 +253,33 @@ def packages_of(rule: UpdateRule) -> set[str]:
 
 def global_names(
     code: types.CodeType, namespace: dict[str, Any], packages: set[str]
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """The global variables that a function reads, also as `module.name`: the namespace and the name of each."""
-    module: Any = None
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The global variables that a function reads, also as `module.name` or `Class.name`: the namespace and the name."""
+    value: Any = None
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield namespace, step.argval
-            module = namespace.get(step.argval)
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(module, types.ModuleType):
-            if not foreign(module.__name__, packages) or (module.__name__, step.argval) == ("os", "environ"):
-                yield vars(module), step.argval
-            module = None
+            value = namespace.get(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, (types.ModuleType, type)):
+            holder = _holder(value, step.argval, packages)
+            if holder is not None:
+                yield holder, step.argval
+            value = None if holder is None else holder.get(step.argval)
         else:
-            module = None
+            value = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from global_names(constant, namespace, packages)
+
+
+def _holder(value: types.ModuleType | type, name: str, packages: set[str]) -> Mapping[str, Any] | None:
+    """The namespace of a module, or of a class or its base, that has a name and may change."""
+    if isinstance(value, types.ModuleType):
+        followed = not foreign(value.__name__, packages) or (value.__name__, name) == ("os", "environ")
+        return vars(value) if followed else None
+    bases = (base for base in value.__mro__ if name in vars(base))
+    base = next(bases, None)
+    return None if base is None or foreign(base.__module__, packages) else vars(base)
 
 
 def _function(value: Any) -> types.FunctionType | None:

@@ -13,7 +13,7 @@ from deep5.core.errors import RuleError
 __all__ = ["ParameterDtype", "TraceError", "asked_by_rule", "refusals", "refuse_conversion"]
 
 _FOUND: ContextVar[list[TraceError] | None] = ContextVar("_FOUND", default=None)
-# Classes of abstract types ask for a symbol's class in the name of their caller.
+# Modules that read a symbol's class for their caller: those of abstract types.
 _BETWEEN = ("abc", "typing", "functools")
 
 

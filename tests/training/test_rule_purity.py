@@ -724,6 +724,37 @@ def test_a_change_of_anything_that_a_rule_reads_is_found(
         train()
 
 
+class Derived(Config):
+    pass
+
+
+OUTER: Any = types.ModuleType("deep5_test_outer")
+OUTER.inner = SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        (lambda s, g: Config.factor, lambda: setattr(Config, "factor", 5)),
+        (lambda s, g: Derived.factor, lambda: setattr(Config, "factor", 5)),
+        (lambda s, g: OUTER.inner.factor, lambda: setattr(SETTINGS, "factor", 5)),
+    ],
+)
+def test_a_change_of_a_class_or_module_is_refused_at_once(
+    read: Any, change: Any, unhidden: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Compiled, "confirm", lambda self: None)
+    kernel = d5.bind_rule(times(read)(), {"w": d5.TensorSpec(shape=(3,), dtype="float64")})
+    live = {"w": np.zeros(3)}
+    kernel.attach(live)
+    kernel.update({"w": np.ones(3)}, d5.StepInfo(step=0, batch_size=1))
+    before = live["w"].copy()
+    change()
+    with pytest.raises(RuleError, match="at step 1: the global 'factor' is another one"):
+        kernel.update({"w": np.ones(3)}, d5.StepInfo(step=1, batch_size=1))
+    np.testing.assert_array_equal(live["w"], before)
+
+
 @pytest.mark.parametrize("late", [3, 6])
 def test_a_change_is_found_before_training_ends(late: int, unhidden: None) -> None:
     """At the end of an epoch if enough time has passed, else at the end."""
