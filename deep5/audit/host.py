@@ -35,8 +35,6 @@ def check_host(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.same(14, "the host after the measurement", after["host"], before["host"])
     for key in _LASTING:
         ledger.same(14, f"the processor's {key} before and after", before["cpu"].get(key), after["cpu"].get(key))
-    totals = (after["memory_bytes"]["total"], before["memory_bytes"]["total"])
-    ledger.same(14, "the memory after the measurement", *totals)
 
 
 def _check_reading(ledger: Ledger, reading: Mapping[str, Any]) -> None:
@@ -44,7 +42,7 @@ def _check_reading(ledger: Ledger, reading: Mapping[str, Any]) -> None:
     physical, logical = cpu.get("physical_cores"), cpu["logical_cores"]
     right = (
         0 <= memory["available"] <= memory["total"]
-        and (physical is None or logical is None or 0 < physical <= logical)
+        and (physical is None or physical > 0)
         and (cpu.get("clock_mhz") is None or 0 <= cpu["clock_mhz"] < math.inf)
         and all(0 <= value < math.inf for value in reading["load_average"] or ())
         and (used is None or (len(used) > 0 and used == sorted(set(used)) and used[0] >= 0))

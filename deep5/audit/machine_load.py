@@ -43,7 +43,8 @@ def check_machines(ledger: Ledger, document: Mapping[str, Any]) -> None:
         room = _TICKS_S * processors + _SHARE * passed * processors
         ledger.hold(
             13,
-            0 < passed <= row["wall_s"] and 0 <= own <= busy + room and busy <= passed * processors + room,
+            # The system counts by ticks and a process by its clock: it may have used more than the system counted.
+            0 < passed <= row["wall_s"] and min(own, busy) >= 0 and max(own, busy) <= passed * processors + room,
             f"{name}: its {processors} processors were busy for {busy:.4g} s, {own:.4g} s of them with itself, within "
             f"{passed:.4g} s of the {row['wall_s']:.4g} s that it took; allowed: no part above the whole",
         )

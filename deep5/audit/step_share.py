@@ -23,7 +23,7 @@ _SHARE, _BESIDE_S = 0.05, 2e-3
 # some forty such runs is 0.85, and the longest time of the rest 0.2 ms.
 _PLAIN_SHARE, _PLAIN_BESIDE_S = 0.5, 2e-4
 # Before the first step come the order of the samples and one batch; a busy machine may delay them.
-_BEFORE_S = 0.25
+_BEFORE_S = 1.0
 # Events that take no longer, if they are the recipe's.
 _LIGHT = {
     "csv_logger", "early_stopping", "progress_bar", "scheduled", "stop_after", "stop_at_accuracy", "stop_on_nan",

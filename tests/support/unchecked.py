@@ -15,6 +15,7 @@ _RANGE = "a reading: only its range is checked"
 _WORDS = "free text: only its beginning is checked"
 _OWN = "a process reports it about itself, and no other field depends on it"
 _SOURCE = "the state of deep5's source, which no result contains"
+_MEMORY = "a virtual machine may get more memory while it runs"
 _LIMIT = "what the user allowed: only that nothing exceeded it is checked"
 
 UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
@@ -28,6 +29,7 @@ UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
         "resources.wall_time_s": "dates are in seconds, so that a short run may have taken some seconds more",
         "system.after.cpu.clock_mhz": _RANGE,
         "system.after.load_average.#": _RANGE,
+        "system.after.memory_bytes.total": _MEMORY,
     },
     (QUICK, "comparison.json"): {
         "candidates.#.left_out.#": "free text, except for the parts that the proof must have",
@@ -52,6 +54,7 @@ UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
         "software.environment_variables.*": "the place of the cache, which the environment's hash leaves out",
         "system.after.cpu.clock_mhz": _RANGE,
         "system.after.load_average.#": _RANGE,
+        "system.after.memory_bytes.total": _MEMORY,
         "system.before.cpu.clock_mhz": _RANGE,
         "system.before.load_average.#": _RANGE,
         "warnings.#": "words of a warning: its numbers are checked",
@@ -76,6 +79,7 @@ UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
         "resources.wall_time_s": "dates are in seconds, so that a short run may have taken some seconds more",
         "system.after.cpu.clock_mhz": _RANGE,
         "system.after.load_average.#": _RANGE,
+        "system.after.memory_bytes.total": _MEMORY,
         "warnings.#": "words of a warning: its numbers are checked",
     },
 }
