@@ -58,7 +58,7 @@ def check_positions(ledger: Ledger, document: Mapping[str, Any], samples: Sample
 
 
 def _check_ends(ledger: Ledger, label: str, own: Sequence[SampleRow], ends: dict[int, int], *, stopped: bool) -> None:
-    """Epochs count from 1, and end at the same step in all metrics; one that was ended early has no number."""
+    """Epochs count from 1, and end at the same step in all metrics; an interrupted one has no number."""
     epochs, steps = [sample.epoch for sample in own], [sample.step for sample in own]
     due = list(range(1, len(own) + 1))
     early = stopped and epochs == [*due[:-1], len(own) - 1]

@@ -147,7 +147,7 @@ def _check_losses(ledger: Ledger, document: Mapping[str, Any], samples: Samples)
 
 
 def _check_checkpoints(ledger: Ledger, document: Mapping[str, Any], samples: Samples) -> None:
-    """Checkpoints take time; those that nobody requested are written every half a minute at most."""
+    """Checkpoints take time; those that the user did not request are written every half a minute at most."""
     found = document["checkpoints"]
     if found is None:
         return

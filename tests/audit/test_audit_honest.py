@@ -31,6 +31,7 @@ from deep5.results.samples_file import read_samples
 from deep5.run.execute import execute
 from deep5.training.checkpointer import Checkpointer
 from deep5.training.stopping import StopAfter
+from doctored import cells_of
 from honest_cases import CASES, drawn, made
 from honest_cases import QUICK as QUICKLY
 from honest_cases import RUN as RUNS
@@ -218,6 +219,19 @@ def test_a_delay_between_two_readings_of_a_short_run(tmp_path: Path, share: floa
     late = [replace(line, time_ms=line.time_ms + 600 * (line.key != "epoch_start")) for line in lines]
     _check_epochs(ledger, document, samples, late)
     assert bool([finding for finding in ledger.findings if "by the throughput" in finding.what]) == accused
+
+
+@pytest.mark.parametrize(("share", "times", "accused"), [(0.97, 4, False), (0.97, 40, True), (0.01, 4, True)])
+def test_a_peak_of_training_that_was_measured_under_load(
+    tmp_path: Path, share: float, times: int, accused: bool
+) -> None:
+    """Seen on JAX beside other programs, which took 97 % of the processors: 357 % of the measured peak."""
+    folder = Path(shutil.copytree(HONEST / RUN, tmp_path / RUN))
+    value = next(row["value"] for row in json.loads((folder / "result.json").read_text())["metrics"]
+                 if row["name"] == "utilisation")  # fmt: skip
+    cells_of("utilisation", 100 * times / value)(folder)
+    _edit(folder / "result.json", lambda d: d["resources"].update(others_share=share))
+    assert any("of the machine's measured peak" in finding for finding in _findings(folder)) == accused
 
 
 def test_a_peak_that_was_measured_under_load(tmp_path: Path) -> None:

@@ -1314,7 +1314,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      else r)(f), result(lambda d: d["metrics"][1].update(value=-d["metrics"][1]["value"]))(f)), 8,
      "allowed: at least 0, a cross-entropy"),
     ("checkpoints in no time", RUN, result(lambda d: d["checkpoints"].update(written=1)), 8, "else more"),
-    ("many checkpoints that the recipe does not request", RUN, result(lambda d: d["checkpoints"].update(written=9, seconds=0.1)),
+    ("many checkpoints without a request", RUN, result(lambda d: d["checkpoints"].update(written=9, seconds=0.1)),
      8, "checkpoints were written in"),
     ("checkpoints longer than the run", RUN, result(lambda d: d["checkpoints"].update(written=1, seconds=1e4)), 8,
      "1 checkpoints took"),
