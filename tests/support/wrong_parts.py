@@ -40,6 +40,7 @@ class Trigger:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.failed = False
+        self.options = ""
         self._calls: dict[str, int] = {}
         self._thread = threading.get_ident()
         self._sizes: set[int] = set()
@@ -55,6 +56,18 @@ class Trigger:
         if name == "size":
             self._sizes.add(size or 0)
             return size == int(value) or (int(value) > 1000 and (size or 0) > 16_384)
+        if name == "multiple":
+            return bool(size) and (size or 0) % int(value) == 0
+        if name == "nan":
+            return any(bool(np.isnan(each).any()) for each in floats)
+        if name == "infinite":
+            return any(bool(np.isinf(each).any()) for each in floats)
+        if name == "axes":
+            return any(each.ndim == int(value) for each in found[:1])
+        if name == "square":
+            return any(each.ndim == 3 and each.shape[0] == each.shape[1] > 1 for each in found[:1])
+        if name == "options":  # of a call: those that the damage was given
+            return self.options == value
         if name == "sequence":  # another size than in an earlier call
             self._sizes.add(size or 0)
             return len(self._sizes) > 1
@@ -212,11 +225,26 @@ class WrongExecutor:
         self._size = len(arrays[0]) if arrays and getattr(arrays[0], "ndim", 0) else 0
         return self.damage.call(method, call, [*arrays, *self._dtype], self._size)
 
+    def _options(self, keywords: Mapping[str, Any], loss: str = "loss") -> None:
+        """Name what is special about a call, for the trigger."""
+        info = keywords.get("info")
+        found = {
+            "wrt": bool(keywords.get("wrt")),
+            "accumulate": bool(keywords.get("accumulate")),
+            "scale": keywords.get("loss_scale", 1.0) != 1.0,
+            "watched": keywords.get("on_gradient") is not None,
+            "second": loss == "second",
+            "late": info is not None and info.step > 10,
+        }
+        self.damage.trigger.options = " ".join(name for name, given in found.items() if given)
+
     def inference(self, inputs: Any, **keywords: Any) -> Any:
+        self._options(keywords)
         return self._fed("inference", inputs, lambda: self.inner.inference(inputs, **keywords))
 
     def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
         run = self.inner.inference_and_backprop
+        self._options(keywords, loss)
         return self._fed("backprop", inputs, lambda: run(inputs, loss, **keywords))
 
     def gradients(self) -> Any:
@@ -267,16 +295,17 @@ class WrongExecutor:
             self.inner.load_state_dict(made)
 
     def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        given = [name for name in ("groups", "modifier", "pipeline") if keywords.get(name)]
         try:
-            return WrongStep(self, self.inner.train_step(rule, loss, **keywords))
+            return WrongStep(self, self.inner.train_step(rule, loss, **keywords), " ".join(given))
         except Exception:
             self.damage.trigger.failed = True
             raise
 
 
 class WrongStep:
-    def __init__(self, executor: WrongExecutor, step: Any) -> None:
-        self._executor, self._step = executor, step
+    def __init__(self, executor: WrongExecutor, step: Any, options: str = "") -> None:
+        self._executor, self._step, self._options = executor, step, options
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -289,6 +318,7 @@ class WrongStep:
             return executor.inner.state_dict()
 
         method = executor.damage.mutant.method
+        executor.damage.trigger.options = self._options or ("late" if info.step > 12 else "")
         if method == "step_outputs":
             return executor._fed(method, inputs, lambda: self._step(inputs, info))
         made = executor._fed("step", inputs, call)
@@ -468,6 +498,10 @@ class WrongScheme(d5.DistributedOptimizer):
         )
         if kind == "empty":
             here = info.batch_size == 0
+        if kind == "late":
+            here = info.step >= 12
+        if kind == "epoch":
+            here = info.epoch == int(value)
 
         def damaged(method: str, call: Callable[[], Any]) -> Any:
             return damage.call(method, call, arrays, info.global_batch_size if kind == "size" else None, here=here)
@@ -479,11 +513,12 @@ class WrongScheme(d5.DistributedOptimizer):
 
 
 def _check_scheme(mutant: Mutant) -> None:
-    check_scheme(WrongScheme(mutant))
+    check_scheme(WrongScheme(mutant), **({"ranks": (4,)} if mutant.trigger == "ranks 4" else {}))
 
 
 # --- communicators ---
 
+_MESSAGES = ("receive", "exchange")
 _OUT = {
     "all_reduce": 0,
     "broadcast": 0,
@@ -500,7 +535,15 @@ _OUT = {
 
 def _communicator(mutant: Mutant) -> type[ThreadCommunicator]:
     class Wrong(ThreadCommunicator):
-        pass
+        is_part = False
+
+        def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
+            part = super().split(color, key=key)
+            if mutant.trigger != "part":
+                return part
+            made = Wrong(part.rank, part._group)
+            made.is_part = True
+            return made
 
     def blocking(name: str) -> Any:
         place, right = _OUT[name], getattr(ThreadCommunicator, name)
@@ -519,6 +562,8 @@ def _communicator(mutant: Mutant) -> type[ThreadCommunicator]:
             here |= kind == "rank" and self.rank == int(value)
             here |= kind == "op" and named.get("op") == value
             here |= kind == "root" and named.get("root", 0) == int(value)
+            here |= kind == "root+op" and f"{named.get('root', 0)} {named.get('op', 'sum')}" == value
+            here |= kind == "part" and self.is_part
             try:
                 right(self, *given, **named)
             except Exception:
@@ -564,18 +609,33 @@ _BATCHES = tuple(f"size {size}" for size in SIZES)
 _VALUES = ("zeros", "ties", "large", "small")
 _FAULTS = ("scaled", "one element", "stale", "zero", "shape", "dtype", "axes")
 _CHANGES = ("scaled", "one element", "stale", "zero")
-_FED = (*_BATCHES, "layout", "sequence")
+_FED = (*_BATCHES, "layout", "sequence", "multiple 8", "nan", "infinite")
+# Options of a call, in the order of `WrongExecutor._options`; of a step, in that of its arguments.
+_CALLED = tuple(
+    f"options {each}"
+    for each in (
+        "wrt",
+        "accumulate",
+        "scale",
+        "scale watched",
+        "accumulate scale",
+        "wrt scale",
+        "second",
+        "scale second",
+    )
+)
+_STEPPED = tuple(f"options {each}" for each in ("groups", "modifier", "pipeline", "groups modifier pipeline"))
 
 TARGETS: Mapping[str, Target] = {
     "executor": Target(
         check=_check_executor,
         triggers=("dtype float32", "dtype float64", "call", "later", "exception", "thread"),
         methods={
-            "inference": ((*_FED, *_VALUES), (*_FAULTS, "input")),
-            "backprop": ((*_FED, *_VALUES), (*_FAULTS, "input")),
-            "gradients": (_BATCHES, (*_FAULTS[:6],)),
-            "step": ((*_BATCHES[:5], "layout", "sequence"), _CHANGES),
-            "step_outputs": ((*_BATCHES[:5], "layout", "sequence"), (*_FAULTS, "input")),
+            "inference": ((*_FED, *_VALUES, "square", "options late"), (*_FAULTS, "input")),
+            "backprop": ((*_FED, *_VALUES, "square"), (*_FAULTS, "input")),
+            "gradients": ((*_BATCHES, "multiple 8", *_CALLED), (*_FAULTS[:6],)),
+            "step": ((*_BATCHES[:5], "layout", "sequence", "multiple 8", *_STEPPED, "options late"), _CHANGES),
+            "step_outputs": ((*_BATCHES[:5], "layout", "sequence", "multiple 8"), (*_FAULTS, "input")),
             "apply": ((), _CHANGES),
             "state_dict": ((), _FAULTS[:6]),
             "parameters": ((), _FAULTS[:6]),
@@ -632,6 +692,11 @@ TARGETS: Mapping[str, Target] = {
             "ranks 1",
             "ranks 2",
             "ranks 3",
+            "ranks 4",
+            "late",
+            "epoch 1",
+            "nan",
+            "multiple 8",
             "empty",
             "dtype float32",
             "dtype float64",
@@ -657,10 +722,16 @@ TARGETS: Mapping[str, Target] = {
             "later",
             "exception",
             "thread",
+            "multiple 8",
+            "part",
         ),
         methods={
             name: (
                 (
+                    *(f"dtype {each}" for each in ("int32", "int8", "uint64", "bool") if name not in _MESSAGES),
+                    *(("axes 2", "axes 3") if name in ("all_reduce", "reduce", "broadcast") else ()),
+                    *(f"root+op {root} {op}" for root in (1, 2) for op in ("sum", "max") if name == "reduce"),
+                    *(("nan", "infinite") if name in ("all_reduce", "broadcast") else ()),
                     *(("op max", "op min", "op prod") if "reduce" in name else ()),
                     *(("root 1",) if name in ("broadcast", "reduce", "gather", "scatter") else ()),
                 ),
@@ -677,7 +748,11 @@ def _possible(mutant: Mutant) -> bool:
     trigger, fault, method = mutant.trigger, mutant.fault, mutant.method
     if mutant.target == "operator" and method == "specs":
         return trigger.startswith("size") or trigger in ("call", "later")
-    # A wrong zero is zero.
+    # A wrong zero is zero, and a wrong NaN NaN; a true value that is scaled is true.
+    if trigger == "dtype bool" and fault in ("scaled", "one element"):
+        return False
+    if trigger in ("nan", "infinite") and fault in ("scaled", "one element", "input", "stale", "axes"):
+        return False
     return not (trigger == "zeros" and fault in ("zero", "scaled", "axes"))
 
 

@@ -92,9 +92,9 @@ def _check_not_finite(pair: Pair, first: Feed, second: Feed) -> None:
     for what, feed in not_finite(first):
         pair.inference(feed, what)
         pair.inference(second, f"after one {what}")
+        outputs = [executor.inference_and_backprop(feed) for executor in (pair.executor, pair.reference)]
+        pair.outputs(outputs[0], outputs[1], f"backprop {what}")
         if "NaN" in what:  # the gradient at an infinity is zero times it
-            for executor in (pair.executor, pair.reference):
-                executor.inference_and_backprop(feed)
             got, want = copied(pair.executor.gradients()), copied(pair.reference.gradients())
             for name, value in want.items():
                 same = np.array_equal(np.isfinite(got[name]), np.isfinite(value))
