@@ -51,7 +51,7 @@ def check_executor(framework: str | Framework, *, seed: int = 0) -> None:
     ties, large and small values, NaN and infinities; in other memory; and with central differences. So are calls that
     follow others: repeated ones, those after an error, and those on a second thread; training steps, whole, in halves
     and resumed, with parameter groups, a gradient modifier and a gradient pipeline; running statistics, masks and a
-    second loss. Further checks: the options of `inference_and_backprop`, alone and together, `settings`, copies in and
+    second loss. Further checks: the options of `inference_and_backprop`, singly and together, `settings`, copies in and
     out, and rejection of wrong inputs. In float64, if the back-end supports it, and in float32; other element types
     where it runs them. No call goes unseen: whatever it returns is compared. The back-end's threads are set to 1 and 2
     in between, where they can be set, and then to what they were.

@@ -15,7 +15,7 @@ NOT_FINITE = 7
 
 
 def step_options(rule: str) -> dict[str, Any]:
-    """The arguments of `train_step` that a rule is checked with, besides itself: each alone, and all together."""
+    """The arguments of `train_step` that a rule is checked with, besides itself: singly, and all together."""
     if rule == "adam":
         return {"pipeline": _pipeline(clip_norm=0.5, weight_decay=0.5, loss_scale="dynamic")}
     if rule == "accelegrad":
