@@ -45,7 +45,7 @@ def exact_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.n
     places, kind = np.arange(count), np.dtype(dtype)
     factor = _FACTORS.get(kind.name, 1)
     if kind.kind == "b":
-        return (places // size + rank) % 3 == 0
+        return np.asarray((places // size + rank) % 3 == 0)
     if op == "prod":
         signs = 1 if kind.kind == "u" else 1 - 2 * (places // size % 2)
         return np.where(places % size == rank, 3 * factor * signs, 1).astype(dtype)
