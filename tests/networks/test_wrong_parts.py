@@ -177,7 +177,8 @@ class _Mean(d5.DistributedOptimizer):
 
 class _IgnoresTheRate(_Mean):
     def changed(self, own: dict[str, Any], mean: dict[str, Any], info: d5.StepInfo) -> dict[str, Any]:
-        rule: Any = self.optimizer.rule  # type: ignore[union-attr]
+        optimizer: Any = self.optimizer
+        rule = optimizer.rule
         first = vars(self).setdefault("_first", rule.lr)
         return {name: value * (first / rule.lr) for name, value in mean.items()}
 
