@@ -38,7 +38,7 @@ from deep5.operators.checks.many import check_after_others, check_gradients_else
 from deep5.operators.checks.objects import check_objects
 from deep5.operators.checks.others import check_follows, check_sizes
 from deep5.operators.checks.report import OperatorReport
-from deep5.operators.checks.special import check_finite, check_special
+from deep5.operators.checks.special import check_finite, check_special, check_together
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.survival import survive
 from deep5.operators.checks.threads import check_threads
@@ -231,6 +231,8 @@ def _forward(
             check_empty(subject, given, truth, into)
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
+        with into.guarded("infinities that meet"):
+            check_together(subject, given, truth, into)
     with into.guarded("layouts"):
         check_layouts(subject, given, _others(given), lambda values: None if truth is None else truth.at(values), into)
     check_threads(subject, given, False, into)

@@ -339,3 +339,72 @@ def test_gradients_may_be_gradients_by_outputs_and_one_array() -> None:
     )
     assert forward_of(split, X, lambda x: np.split(x, 2, axis=1))
     assert gradient_of(split, X)
+
+
+# -- ranks, values and layouts ----------------------------------------------------------------------------------------
+
+
+def doubled_where(condition: Callable[[Any], Any]) -> d5.Operator:
+    return Made(lambda x: x * x * (2 if condition(x) else 1), square_back)
+
+
+WRONG_VALUES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "rank 1": (lambda x: x.ndim == 1, "forward, rank 1 (accepted by its specs)"),
+    "rank 4": (lambda x: x.ndim == 4, "forward, rank 4 (accepted by its specs)"),
+    "negative": (lambda x: x.size > 1 and (x < 0).all(), "forward, negative values"),
+    "positive": (lambda x: x.size > 1 and (x > 0).all(), "forward, positive values"),
+    "sorted": (lambda x: x.size > 4 and (np.diff(x.reshape(-1)) > 0).all(), "forward, sorted values"),
+    "tiny": (lambda x: 0 < np.abs(x).max(initial=0) < 1e-30, "forward, tiny values in float64"),
+    "huge": (lambda x: np.abs(x).max(initial=0) > 1e20, "forward, huge values in float64"),
+    "part of rows": (
+        lambda x: x.ndim == 2 and len(x) > 1 and x.strides[1] == x.itemsize and x.strides[0] > x.shape[1] * x.itemsize,
+        "forward, input with rows of a wider array",
+    ),
+    "read-only": (lambda x: not x.flags.writeable and x.flags.c_contiguous, "forward, input with read-only memory"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_wrong_ranks_values_and_layouts_are_found(name: str) -> None:
+    condition, check = WRONG_VALUES[name]
+    assert check in failed(forward_of(doubled_where(condition), X, square))
+
+
+def test_a_gradient_of_another_rank_is_found() -> None:
+    wrong = Made(square, lambda dy, x: (2 * x * dy * (2 if x.ndim == 3 else 1),))
+    assert "backward, rank 3 (accepted by its specs)" in failed(gradient_of(wrong, X))
+
+
+def test_what_is_wrong_with_two_inputs_is_found() -> None:
+    def add_back(dy: Any, a: Any, b: Any) -> Any:
+        return dy, dy
+
+    met = Made(lambda a, b: np.where(np.isinf(a) & np.isinf(b), a, a + b), add_back)
+    assert "forward, infinities that meet" in failed(forward_of(met, AB, np.add))
+    strided = Made(lambda a, b: a * 1 if a.flags.c_contiguous and not b.flags.c_contiguous else a + b, add_back)
+    assert "forward, only input 1 with strides of 2" in failed(forward_of(strided, AB, np.add))
+
+
+def test_negative_zeros_are_kept_by_what_only_moves_numbers() -> None:
+    right = forward_of(Made(lambda x: x * 1, lambda dy, x: (dy,)), X, lambda x: x)
+    assert "forward, negative zeros" in [row.check for row in right.rows]
+    assert right
+    assert failed(forward_of(Made(lambda x: x + 0, lambda dy, x: (dy,)), X, lambda x: x)) == ["forward, negative zeros"]
+    # A rectifier may return either zero.
+    relu = Made(lambda x: np.where(x > 0, x, 0), lambda dy, x: (dy * (x > 0),))
+    assert "forward, negative zeros" not in failed(forward_of(relu, [np.abs(X[0])], lambda x: np.maximum(x, 0)))
+
+
+def test_ranks_that_specs_refuses_or_that_the_reference_does_not_take_are_left_out() -> None:
+    def matrices(x: d5.TensorSpec) -> Specs:
+        if len(x.shape) != 2:
+            raise d5.ShapeError(f"got {x}; allowed: two dimensions")
+        return (d5.TensorSpec(shape=x.shape[::-1], dtype=x.dtype),)
+
+    turned = Made(lambda x: np.array(x.T), lambda dy, x: (dy.T,), matrices)
+    report = forward_of(turned, X, lambda x: x.T)
+    assert report
+    assert not [row for row in report.rows if "rank 3" in row.check]
+    report = forward_of(Made(square, square_back), X, lambda x: np.einsum("ij,ij->ij", x, x))
+    assert report
+    assert {row.check: row.verdict for row in report.rows}["forward, rank 3 (accepted by its specs)"] == "not evaluated"

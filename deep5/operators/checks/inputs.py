@@ -19,6 +19,7 @@ __all__ = [
     "cast",
     "contiguous",
     "extreme",
+    "far",
     "floating",
     "larger",
     "pointing_nowhere",
@@ -90,6 +91,20 @@ def _every_second(value: np.ndarray) -> np.ndarray:
     return wide[..., ::2]
 
 
+def _wider(value: np.ndarray) -> np.ndarray:
+    # A part of a larger array, as a slice of columns: rows are contiguous, but not next to each other.
+    beside = np.nan if is_floating(str(value.dtype)) else 0
+    wide = np.full((*value.shape[:-1], value.shape[-1] + 3), beside, value.dtype)
+    wide[..., 1:-2] = value
+    return wide[..., 1:-2]
+
+
+def _read_only(value: np.ndarray) -> np.ndarray:
+    laid = value.copy()
+    laid.flags.writeable = False
+    return laid
+
+
 def _backwards(value: np.ndarray) -> np.ndarray:
     turn = (slice(None, None, -1),) * value.ndim
     return np.ascontiguousarray(value[turn])[turn]
@@ -120,6 +135,8 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "strides of 2": _every_second,
     "negative strides": _backwards,
     "misaligned memory": _misaligned,
+    "rows of a wider array": _wider,
+    "read-only memory": _read_only,
 }
 """Name to a function that gives the same values in another memory layout; for arrays of rank 1 or more."""
 
@@ -228,7 +245,8 @@ def _wrapped(places: np.ndarray, extents: Mapping[int, int]) -> np.ndarray:
 
 
 def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-    """Values at which code often differs, of the same shapes and types: zeros, ties, large and small numbers.
+    """Values at which code often differs, of the same shapes and types: zeros, ties, one sign, order, large and
+    small numbers.
 
     In all inputs at once, and zeros, large and small numbers in one input at a time, too.
 
@@ -240,6 +258,10 @@ def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarra
         "some zeros": lambda value: np.where(np.arange(value.size).reshape(value.shape) % 3 == 1, 0, value),
         "ties": np.round,
         "equal values": lambda value: np.full_like(value, value.reshape(-1)[0]),
+        "positive values": np.abs,
+        "negative values": lambda value: -np.abs(value),
+        "sorted values": lambda value: np.sort(value, axis=None).reshape(value.shape),
+        "values in descending order": lambda value: np.sort(value, axis=None)[::-1].reshape(value.shape),
         "large values": lambda value: value * 1e4,
         "small values": lambda value: value * 1e-4,
     }
@@ -260,6 +282,21 @@ def extreme(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarra
                     for number, value in enumerate(inputs)
                 ),
             )
+
+
+def far(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """Very small and very large numbers in float64, whose fourth powers are numbers, too.
+
+    Yields:
+        A description, and the inputs.
+    """
+    for what, factor in (("tiny values in float64", 1e-35), ("huge values in float64", 1e35)):
+        yield (
+            what,
+            tuple(
+                value * factor if yes else value for value, yes in zip(widened(inputs), floating(inputs), strict=True)
+            ),
+        )
 
 
 def larger(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +15,16 @@ from deep5.core.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.gradients import check_backward_dtypes, cotangents
-from deep5.operators.checks.inputs import LARGE, contiguous, extreme, floating, sized, widened
+from deep5.operators.checks.inputs import LARGE, contiguous, extreme, far, floating, sized, widened
 from deep5.operators.checks.jacobian import check_jacobian
+from deep5.operators.checks.ranks import ranked
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.threads import too_large
 from deep5.operators.checks.tolerance import Condition
 from deep5.operators.checks.truth import Truth, own_dtype
 from deep5.operators.checks.values import compare_with
 from deep5.operators.contract import specs_of
+from deep5.operators.cpp import CppOperator
 
 __all__ = ["check_after_others", "check_gradients_elsewhere", "check_values_elsewhere"]
 
@@ -66,6 +68,16 @@ def _grows_slowly(subject: Subject, values: Sequence[np.ndarray]) -> bool:
         tracemalloc.stop()
 
 
+def _cases(subject: Subject, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, Iterator[Any]]]:
+    """Kinds of other inputs: sizes, ranks, and values."""
+    yield "size", sized(inputs)
+    # In C++ an operator that does not check the rank would read other memory, and frameworks compile for each rank.
+    if subject.direct and not isinstance(subject.operator, CppOperator):
+        yield "rank", ranked(inputs)
+    if any(floating(inputs)):
+        yield "value", extreme(inputs)
+
+
 def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
     """Compare forward with the expected outputs at many sizes and extreme values, and with itself in between.
 
@@ -76,11 +88,12 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
         into: Receives a row per size that `specs` accepts, and per kind of values.
     """
     known = [np.array(value) for value in subject.forward(contiguous(inputs))]
-    for kind, cases in (("size", sized(inputs)), ("value", extreme(inputs) if any(floating(inputs)) else ())):
+    wide = [("value", far(inputs))] if truth.given and subject.direct and any(floating(inputs)) else []
+    for kind, cases in (*_cases(subject, inputs), *wide):
         for what, values in cases:
             check = f"forward, {what}"
             with into.guarded(check):
-                if kind == "size" and not _accepted(subject, values, what):
+                if kind != "value" and not _accepted(subject, values, what):
                     continue
                 try:
                     got = subject.forward(values)
@@ -88,11 +101,11 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
                     broken = "raised" not in str(error)
                     if kind == "size" and all(floating(values)) and not refuses(subject, error):
                         raise
-                    if broken and isinstance(error, OperatorError):
+                    if broken and kind != "rank" and isinstance(error, OperatorError):
                         raise
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
-                _compare(check, got, values, truth, into, what == "equal values")
+                _compare(check, got, values, truth, into, what == "equal values", kind == "rank")
                 again = subject.forward(contiguous(inputs))
                 if not same_bits(known, again):
                     raise OperatorError(
@@ -102,12 +115,21 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
 
 
 def _compare(
-    check: str, got: Sequence[np.ndarray], values: Sequence[np.ndarray], truth: Truth, into: Collector, equal: bool
+    check: str,
+    got: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    truth: Truth,
+    into: Collector,
+    equal: bool,
+    rank: bool,
 ) -> None:
     try:
         known = truth.at(values)
     except Exception as error:  # a reference function may raise any error
         into.say(check, "not evaluated", f"it runs; {truth.name} does not: {error}")
+        return
+    if rank and [np.shape(value) for value in got] != [value.shape for value in known.values]:
+        into.say(check, "not evaluated", f"it gives other shapes than {truth.name}")
         return
     compare_with(truth, check, got, values, _correlated(known) if equal else known, into)
 
@@ -144,11 +166,11 @@ def check_gradients_elsewhere(
     known = [
         None if value is None else np.array(value) for value in subject.gradients(contiguous(inputs), grads, needs)
     ]
-    for kind, cases in (("size", sized(inputs)), ("value", extreme(inputs))):
+    for kind, cases in _cases(subject, inputs):
         for what, values in cases:
             check = f"backward, {what}"
             with into.guarded(check):
-                if kind == "size" and not _accepted(subject, values, what):
+                if kind != "value" and not _accepted(subject, values, what):
                     continue
                 part = Collector(into.operator, into.framework, None)
                 try:
@@ -160,7 +182,7 @@ def check_gradients_elsewhere(
                         raise
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
-                failures = [row for row in part.report().failures if kind == "size" or row.tolerance]
+                failures = [row for row in part.report().failures if kind != "value" or row.tolerance]
                 again = subject.gradients(contiguous(inputs), grads, needs)
                 if not same_bits(known, again):
                     raise OperatorError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from deep5.operators.checks.truth import Truth
 from deep5.operators.checks.values import REFERENCE
 from deep5.operators.contract import is_floating
 
-__all__ = ["check_finite", "check_special"]
+__all__ = ["check_finite", "check_special", "check_together"]
 
 _SPECIAL = {"NaN": np.nan, "infinity": np.inf, "-infinity": -np.inf}
 
@@ -58,6 +59,50 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
                 into.say(check, "not evaluated", reported)
             else:
                 into.require(not wrong, check, "; ".join(wrong[:3]))
+
+
+def check_together(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
+    """Check infinities that meet, in two inputs or in one, and negative zeros, as in the reference's outputs.
+
+    Zeros must keep their sign only in operators that move numbers: all that the reference returns is in the inputs.
+    """
+    numbers = [n for n, yes in enumerate(floating(inputs)) if yes and inputs[n].size]
+    if not truth.given or not numbers:
+        return
+    wrong: list[str] = []
+    with into.guarded(check := "forward, infinities that meet"):
+        for changed, where in _meeting(inputs, numbers):
+            wrong += _patterns(subject.forward(changed), truth(widened(changed)), where)
+        into.require(not wrong, check, "; ".join(wrong[:3]))
+    zeros = [np.full_like(each, -0.0) if n in numbers else each for n, each in enumerate(inputs)]
+    moves = all(_moves(truth, inputs, numbers, factor) for factor in (1.0, -1.37))
+    if moves and all(np.signbit(each).all() for each in truth(widened(zeros)) if is_floating(str(each.dtype))):
+        with into.guarded(check := "forward, negative zeros"):
+            lost = [n for n, each in enumerate(subject.forward(zeros)) if not np.signbit(each).all()]
+            note = f"output {lost} is 0 where inputs, and outputs of {truth.name}, are -0; allowed: -0"
+            into.require(not lost, check, f"{note}; remedy: add nothing to numbers that are only moved")
+
+
+def _meeting(inputs: Sequence[np.ndarray], numbers: Sequence[int]) -> Iterator[tuple[list[np.ndarray], str]]:
+    for first, second in itertools.pairwise(numbers):
+        for one, other in ((np.inf, -np.inf), (-np.inf, np.inf), (np.inf, np.inf), (0.0, np.inf)):
+            changed = [each.copy() for each in inputs]
+            changed[first].reshape(-1)[0], changed[second].reshape(-1)[0] = one, other
+            yield changed, f"{one:g} in input {first} and {other:g} in input {second}"
+    for number in numbers:
+        for place in dict.fromkeys((1, inputs[number].size - 1)):
+            if 0 < place < inputs[number].size:
+                changed = [each.copy() for each in inputs]
+                changed[number].reshape(-1)[0], changed[number].reshape(-1)[place] = np.inf, -np.inf
+                yield changed, f"inf and -inf in input {number}"
+
+
+def _moves(truth: Truth, inputs: Sequence[np.ndarray], numbers: Sequence[int], factor: float) -> bool:
+    """Whether all numbers that the reference returns are numbers of the inputs."""
+    values = [each * factor if n in numbers else each for n, each in enumerate(widened(inputs))]
+    known = np.concatenate([values[n].reshape(-1) for n in numbers])
+    made = [each for each in truth(values) if is_floating(str(each.dtype))]
+    return bool(made) and all(bool(np.isin(each, known).all()) for each in made)
 
 
 def check_finite(outputs: Sequence[np.ndarray], inputs: Sequence[np.ndarray], given: bool, into: Collector) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "tolerance_of",
 ]
 
+_MOST_INPUTS = 4  # of which each is laid out differently from the others
 REFERENCE = "remedy: a reference (--against FILE.py:FUNCTION, or reference=)"
 
 
@@ -197,6 +198,11 @@ def check_layouts(
         with into.guarded(check):
             subject.forward(others)  # a kept result would be another
             laid = [lay(value) if value.ndim else value for value in inputs]
+            _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
+    several = [number for number, value in enumerate(inputs) if value.ndim and value.size]
+    for number in several[:_MOST_INPUTS] if len(several) > 1 else ():
+        with into.guarded(check := f"forward, only input {number} with strides of 2"):
+            laid = [LAYOUTS["strides of 2"](value) if place == number else value for place, value in enumerate(inputs)]
             _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
     with into.guarded(check := "forward, input with strides of 0"):
         rows = repeated(inputs)
