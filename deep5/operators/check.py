@@ -349,7 +349,10 @@ def _checked(
             survive(operator, given, tried, time_limit_s)
         subject = Subject(operator, framework)
         into = Collector(subject.name, subject.framework, Path(out) if out is not None else None)
-        yield _Run(subject=subject, inputs=given, dtypes=tried, requested=dtypes is not None), into
+        try:
+            yield _Run(subject=subject, inputs=given, dtypes=tried, requested=dtypes is not None), into
+        finally:
+            subject.restore()
 
 
 def _in_own_bytes(value: np.ndarray) -> np.ndarray:

@@ -4,6 +4,8 @@ right ones that resemble them.
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -408,3 +410,51 @@ def test_ranks_that_specs_refuses_or_that_the_reference_does_not_take_are_left_o
     report = forward_of(Made(square, square_back), X, lambda x: np.einsum("ij,ij->ij", x, x))
     assert report
     assert {row.check: row.verdict for row in report.rows}["forward, rank 3 (accepted by its specs)"] == "not evaluated"
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+EFFECTS: dict[str, tuple[Callable[[], object], str]] = {
+    "numpy seed": (lambda: np.random.seed(0), "numpy.random"),  # noqa: NPY002
+    "seed": (lambda: random.seed(0), "random"),
+    "errors": (lambda: np.seterr(all="raise"), "geterr"),
+    "print options": (lambda: np.set_printoptions(precision=3), "printoptions"),
+    "folder": (lambda: os.chdir("/"), "working directory"),
+    "environment": (lambda: os.environ.update(DEEP5_TEST_EFFECT="1"), "os.environ"),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_effects_on_the_process_are_found_and_undone(name: str, backward: bool) -> None:
+    effect, what = EFFECTS[name]
+    before = Path.cwd(), dict(os.environ), np.geterr(), np.get_printoptions(), random.getstate()
+
+    def with_effect(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            effect()
+            return call(*given)
+
+        return run
+
+    if backward:
+        report = gradient_of(Made(square, with_effect(square_back)), X)
+    else:
+        report = forward_of(Made(with_effect(square), square_back), X, square)
+    assert failed(report) == ["the process's state is not changed"]
+    assert what in report.failures[0].note
+    assert before == (Path.cwd(), dict(os.environ), np.geterr(), np.get_printoptions(), random.getstate())
+
+
+def test_an_operator_whose_first_call_changes_the_environment_passes() -> None:
+    """As an import of a library does."""
+    done: list[int] = []
+
+    def imports(x: Any) -> Any:
+        if not done:
+            os.environ["DEEP5_TEST_EFFECT"] = "1"
+        done.append(1)
+        return x * x
+
+    assert forward_of(Made(imports, square_back), X, square)

@@ -205,8 +205,8 @@ def _threads(subject: Subject) -> str:
 
 
 def check_repeats(subject: Subject, into: Collector) -> None:
-    """Check that all calls so far gave the same bits as earlier ones with the same arguments, in new memory; a row for
-    each, if one did not.
+    """Check that all calls so far gave the same bits as earlier ones with the same arguments, in new memory, and had no
+    other effect; a row for each, if one did not.
     """
     if differing := subject.differing():
         into.say(
@@ -215,6 +215,13 @@ def check_repeats(subject: Subject, into: Collector) -> None:
             f"{subject.name} gave different bits in {len(differing)} calls whose arguments were those of an earlier "
             f"call: {_first(differing)}; allowed: the same bits in every call; remedy: nothing kept from call to call, "
             "and nothing that depends on the thread",
+        )
+    if changing := subject.changing():
+        into.say(
+            "the process's state is not changed",
+            "FAILED",
+            f"{subject.name} changed {', '.join(changing)}; allowed: no effect but the results; remedy: "
+            "numpy.random.default_rng(seed), with numpy.errstate(…), or whatever else leaves it unchanged",
         )
     if sharing := subject.sharing():
         into.say(

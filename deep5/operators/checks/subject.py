@@ -17,6 +17,7 @@ from deep5.core.plugins import framework as framework_named
 from deep5.core.tensors import CPUDevice, TensorSpec, numpy_dtype, to_numpy
 from deep5.operators.checks.memory import guarded_memory
 from deep5.operators.checks.repeats import Repeats
+from deep5.operators.checks.state import StateWatch
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
@@ -42,6 +43,7 @@ class _Direct:
         self._expected = Expectations(operator)
         self.watches = False
         self.repeats = Repeats()
+        self.state = StateWatch()
 
     def arrays(self, *values: Any) -> tuple[Any, ...]:
         return values
@@ -49,7 +51,7 @@ class _Direct:
     def inference(self, *inputs: Any) -> tuple[Any, ...]:
         expected = self._expected(inputs)
         key = self.repeats.key("forward", inputs)
-        with self._unchanged("forward", inputs):
+        with self._unchanged("forward", inputs), self.state.watched("forward", inputs):
             outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
         check_outputs(self.operator, outputs, expected)
         self.repeats.see("forward", key, outputs)
@@ -68,7 +70,8 @@ class _Direct:
         if needs is None:
             needs = tuple(is_floating(str(value.dtype)) for value in inputs)
         key = self.repeats.key("backward", inputs, outputs, grads, needs)
-        with self._unchanged("backward", (*inputs, *(grad for grad in grads if grad is not None))):
+        arguments = (*inputs, *(grad for grad in grads if grad is not None))
+        with self._unchanged("backward", arguments), self.state.watched("backward", arguments):
             made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
         found = check_gradients(self.operator, made, inputs, needs)
         self.repeats.see("backward", key, found)
@@ -150,6 +153,15 @@ class Subject:
     def sharing(self) -> list[str]:
         """Calls so far whose results were no new memory; as `differing`."""
         return self.executor.repeats.sharing if isinstance(self.executor, _Direct) else []
+
+    def changing(self) -> list[str]:
+        """What calls so far changed of the process's state; as `differing`."""
+        return self.executor.state.changed if isinstance(self.executor, _Direct) else []
+
+    def restore(self) -> None:
+        """Undo what calls changed of the process's state."""
+        if isinstance(self.executor, _Direct):
+            self.executor.state.restore()
 
     def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """Inputs as the framework's native arrays; the same arrays without a framework."""
