@@ -343,7 +343,7 @@ def _checked(
             raise UsageError(f"got the element type {brief(dtype)}; allowed: {', '.join(_DTYPES)}")
     own = own_dtype(given)
     tried = tuple(dict.fromkeys(dtypes or (own, *_DTYPES))) if any(floating(given)) else (own,)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), np.errstate():  # an operator may set NumPy's
         warnings.simplefilter("ignore")
         if isinstance(operator, CppOperator):
             survive(operator, given, tried, time_limit_s)

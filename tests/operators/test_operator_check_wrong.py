@@ -85,8 +85,13 @@ def rows(x: d5.TensorSpec) -> Specs:
 
 def kinked(name: str) -> tuple[d5.Operator, list[np.ndarray]]:
     """Operators with kinks at 0 or at equal values, and inputs."""
-    largest = lambda x: x.max(axis=-1)  # noqa: E731
-    ties = lambda x: (x == x.max(axis=-1, keepdims=True)).astype(x.dtype)  # noqa: E731
+
+    def largest(x: Any) -> Any:
+        return x.max(axis=-1)
+
+    def ties(x: Any) -> Any:
+        return (x == x.max(axis=-1, keepdims=True)).astype(x.dtype)
+
     made: dict[str, tuple[Any, Any, Any, list[np.ndarray]]] = {
         "absolute, 5 at 0": (np.abs, lambda dy, x: (dy * np.where(x == 0, 5, np.sign(x)).astype(x.dtype),), None, X),
         "absolute": (np.abs, lambda dy, x: (dy * np.sign(x),), None, X),
@@ -173,24 +178,30 @@ def through_float(x: Any) -> Any:
     return (x.astype(np.float32) + 1).astype(x.dtype)
 
 
+def summed(x: Any) -> Any:
+    return np.cumsum(x, dtype=x.dtype).reshape(x.shape)
+
+
 WRONG_INTEGERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
     "through float32": (through_float, lambda x: x + 1, "int64"),
     "through float32, of 32 bits": (through_float, lambda x: x + 1, "int32"),
     "through float64, above 2^63": (lambda x: x.astype(np.float64).astype(x.dtype), lambda x: x, "uint64"),
     "toward zero": (lambda x: np.trunc(x / 2).astype(x.dtype), lambda x: x // 2, "int8"),
     "in 16 bits": (lambda x: (x * x).astype(np.int16).astype(x.dtype), lambda x: x * x, "int64"),
-    "sum": (lambda x: np.cumsum(x, dtype=np.float32).astype(x.dtype).reshape(x.shape), None, "int32"),  # type: ignore[dict-item]
+    "sum": (lambda x: np.cumsum(x, dtype=np.float32).astype(x.dtype).reshape(x.shape), summed, "int32"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_INTEGERS)
 def test_wrong_integers_are_found(name: str) -> None:
     forward, right, dtype = WRONG_INTEGERS[name]
-    right = right or (lambda x: np.cumsum(x, dtype=x.dtype).reshape(x.shape))
     found = failed(forward_of(Made(forward, no_gradient), [WHOLE.astype(dtype)], right))
     assert "integers" in found[0]
 
 
+LIMITS: dict[str, tuple[int, int]] = {
+    dtype: (np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in ("int8", "int32", "uint64")
+}
 RIGHT_INTEGERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "square": (lambda x: x * x, lambda x: x * x),
     "absolute": (lambda x: np.where(x < 0, 0 - x, x), np.abs),
@@ -201,7 +212,6 @@ RIGHT_INTEGERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         np.add,
     ),
 }
-LIMITS = {dtype: (np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in ("int8", "int32", "uint64")}
 
 
 @pytest.mark.parametrize("name", RIGHT_INTEGERS)

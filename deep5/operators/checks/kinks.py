@@ -71,7 +71,8 @@ def check_kinks(point: Point, into: Collector) -> int:
         found += [
             (name, _between(point, move, output, gradients))
             for move in moves
-            if move.converges[output] and all(np.isfinite(gradients[number]).all() for number in move.direction)
+            if move.converges[output]
+            and all(np.isfinite(np.asarray(gradients[number])).all() for number in move.direction)
         ]
     wrong = [(name, each) for name, each in found if each.story]
     note = f"{len(wrong)} of {len(found)} slopes are wrong" if wrong else ""
@@ -104,7 +105,8 @@ def _moved(point: Point, direction: Mapping[int, np.ndarray], element: tuple[int
         ROUNDINGS * EPS * point.made,
         point.made,
     )
-    return _Move(direction, element, *(each & ~point.lost for each in made[:2]), *made[2:])
+    kink, converges, low, high = made
+    return _Move(direction, element, kink & ~point.lost, converges & ~point.lost, low, high)
 
 
 def _between(point: Point, move: _Move, output: int, gradients: Sequence[Any]) -> Deviation:

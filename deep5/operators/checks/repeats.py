@@ -93,7 +93,7 @@ def share_memory(first: Any, second: Any) -> bool:
     if not np.may_share_memory(first, second):
         return False
     try:
-        return np.shares_memory(first, second, max_work=_EFFORT)
+        return np.shares_memory(first, second, max_work=_EFFORT)  # type: ignore[arg-type]  # any number is allowed
     except np.exceptions.TooHardError:
         return False
 
