@@ -59,6 +59,9 @@ FOUND_LATER = (
     ("operator", "forward", "call", "stale"),
     ("operator", "backward", "call", "stale"),
     ("operator", "forward", "zeros", "input"),
+    ("operator", "backward", "sorted", "input"),
+    ("operator", "forward", "multiple 8", "scaled"),
+    ("operator", "backward", "multiple 8", "zero"),
     ("scheme", "outputs", "rank 0", "stale"),
 )
 

@@ -89,6 +89,14 @@ class Trigger:
             return any(each.size > 3 and len(np.unique(each)) < each.size // 2 for each in floats)
         if name == "large":
             return any(np.abs(each).max() > 1e3 for each in floats)
+        if name == "multiple":
+            return any(each.ndim > 0 and each.size > 0 and each.shape[-1] % int(value) == 0 for each in found)
+        if name == "negative":
+            return any(each.size > 1 and (each < 0).all() for each in floats)
+        if name == "sorted":
+            return any(each.size > 5 and (np.diff(each.reshape(-1)) > 0).all() for each in floats)
+        if name == "read-only":
+            return any(not each.flags.writeable for each in found)
         if name == "small":
             return any(0 < np.abs(each).max() < 1e-2 for each in floats)
         return name == "always"
@@ -650,6 +658,10 @@ TARGETS: Mapping[str, Target] = {
         triggers=(
             *_BATCHES,
             *_VALUES,
+            "multiple 8",
+            "negative",
+            "sorted",
+            "read-only",
             "dtype float32",
             "dtype float64",
             "layout",

@@ -135,7 +135,7 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "strides of 2": _every_second,
     "negative strides": _backwards,
     "misaligned memory": _misaligned,
-    "rows of a wider array": _wider,
+    "longer rows": _wider,
     "read-only memory": _read_only,
 }
 """Name to a function that gives the same values in another memory layout; for arrays of rank 1 or more."""

@@ -55,7 +55,7 @@ def _kinds(types: Sequence[np.iinfo]) -> Iterator[tuple[str, dict[str, list[int]
         near = [2**power + off for off in (1, -1, 0, 3)]
         yield from within(f"integers around 2^{power}", [*near, *(-each for each in near)])
     yield (
-        "the largest and smallest integers",
+        "the limits of integers",
         {str(each.dtype): [each.max, each.min, each.max - 1, each.min + 1, each.max // 2 + 2] for each in types},
     )
 

@@ -17,8 +17,8 @@ _FACTORS = (-1.0, 1e3, 1e-3)
 # Unusual gradients by outputs, the gradients that are allowed then, and what to look for.
 _UNUSUAL = {
     "NaN": (np.nan, "NaN", "look for what compares or replaces NaN"),
-    "infinity": (np.inf, "infinity or NaN", "look for what compares or replaces infinity"),
-    "zero": (0.0, "0", "each gradient by an output is a factor, and nothing is added"),
+    "inf": (np.inf, "infinity or NaN", "look for what compares or replaces infinity"),
+    "0": (0.0, "0", "each gradient by an output is a factor, and nothing is added"),
 }
 _LINEAR = (
     "twice 64 eps of the entries and of what the outputs are made of, each times the gradient by its output, "

@@ -88,7 +88,8 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
         into: Receives a row per size that `specs` accepts, and per kind of values.
     """
     known = [np.array(value) for value in subject.forward(contiguous(inputs))]
-    wide = [("value", far(inputs))] if truth.given and subject.direct and any(floating(inputs)) else []
+    exact = truth.given and truth.precision == "float64" and subject.direct
+    wide = [("value", far(inputs))] if exact and any(floating(inputs)) else []
     for kind, cases in (*_cases(subject, inputs), *wide):
         for what, values in cases:
             check = f"forward, {what}"
@@ -180,6 +181,8 @@ def check_gradients_elsewhere(
                 except Deep5Error as error:
                     if kind == "size" and all(floating(values)):
                         raise
+                    if kind == "value" and isinstance(error, OperatorError) and "raised" not in str(error):
+                        raise  # a broken contract, such as a changed argument
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
                 failures = [row for row in part.report().failures if kind != "value" or row.tolerance]

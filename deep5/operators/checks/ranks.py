@@ -28,7 +28,7 @@ def ranked(inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, tuple[np.ndarray
     for rank in _RANKS:
         if rank != highest and max(value.size for value in inputs) << max(rank - highest, 0) <= _MOST:
             yield (
-                f"rank {rank} (accepted by its specs)",
+                f"rank {rank} (specs accepts it)",
                 tuple(_of_rank(value, rank) if value.ndim == highest else value for value in inputs),
             )
 

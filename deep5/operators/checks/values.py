@@ -201,7 +201,7 @@ def check_layouts(
             _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
     several = [number for number, value in enumerate(inputs) if value.ndim and value.size]
     for number in several[:_MOST_INPUTS] if len(several) > 1 else ():
-        with into.guarded(check := f"forward, only input {number} with strides of 2"):
+        with into.guarded(check := f"forward, input {number} with strides of 2"):
             laid = [LAYOUTS["strides of 2"](value) if place == number else value for place, value in enumerate(inputs)]
             _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
     with into.guarded(check := "forward, input with strides of 0"):
