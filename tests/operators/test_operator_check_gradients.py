@@ -77,7 +77,7 @@ def test_a_gradient_that_is_not_linear_is_found(name: str, framework: str | None
 @pytest.mark.parametrize("name", ["squared", "without its sign", "cut off", "cut off far out"])
 def test_a_gradient_of_a_large_input_that_is_not_linear_is_found(name: str) -> None:
     wrong = backward_of(NOT_LINEAR[name])()
-    assert failed(check_gradient(wrong, [normal(20, 20)], raises=False)) == ["gradient by input 0"]
+    assert failed(check_gradient(wrong, [normal(20, 20)], raises=False))[0] == "gradient by input 0"
 
 
 def test_a_loss_that_forgets_the_gradient_it_is_given_is_told() -> None:
