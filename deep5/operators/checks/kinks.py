@@ -37,8 +37,8 @@ class _Move(NamedTuple):
 def check_kinks(point: Point, into: Collector) -> int:
     """Compare backward with the one-sided differences where inputs are zero or equal to each other.
 
-    At a kink, any value between the slopes to either side is a gradient (a subgradient). Elements that are moved alone
-    do not reveal a maximum that gives its whole gradient to each of several equal elements: its gradients add up to the
+    At a kink, any value between the slopes to either side is a gradient (a subgradient). One element at a time does not
+    reveal a maximum that gives its whole gradient to each of several equal elements: its gradients add up to the
     derivative along all elements at once, which is bounded in the same way.
 
     Args:
