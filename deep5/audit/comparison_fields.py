@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"reference in float64, \d+")
 _ORDERS = ("two rounds: ", "round by round: ", "round after round, ")
 _CALIBRATION = 2
 # A process is observed now and then, and killed beyond its limits.
-_ROOM, _ROOM_S, _ROOM_BYTES = 1.25, 10.0, 1 << 28
+_ROOM, _ROOM_S = 1.25, 10.0
 # No process of Python with deep5 takes less memory.
 _LEAST = 1 << 26
 # Operations and bytes of a processor's cycle that no processor reaches, and its highest clock.
@@ -70,7 +70,7 @@ def _check_processes(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """No process that finished is beyond a limit; a candidate's memory is the largest of its timed processes."""
     reported = document["measurement"]
     most_s = float(reported["time_limit_s"]) * _ROOM + _ROOM_S
-    most_bytes = reported["memory_limit_bytes"] * _ROOM + _ROOM_BYTES
+    # No upper limit of memory: Linux counts what the parent had when the process began, and any program may be that.
     limits = reported["time_limit_s"], reported["memory_limit_bytes"]
     ledger.hold(8, limits[0] > 0 and limits[1] >= _LEAST, f"processes may take {limits[0]} s and {limits[1]} bytes")
     labels = [row["label"] for row in document["candidates"]]
@@ -82,9 +82,9 @@ def _check_processes(ledger: Ledger, document: Mapping[str, Any]) -> None:
             continue
         ledger.hold(
             8,
-            0 < row["wall_s"] <= most_s and 0 < row["memory_bytes"] <= most_bytes,
+            0 < row["wall_s"] <= most_s and row["memory_bytes"] > 0,
             f"{name}: it took {row['wall_s']:.4g} s and {row['memory_bytes']} bytes; its limits are "
-            f"{reported['time_limit_s']:g} s and {reported['memory_limit_bytes']} bytes",
+            f"{reported['time_limit_s']:g} s and more than 0 bytes",
         )
         set_up = row["set_up_s"]
         ledger.hold(

@@ -17,7 +17,6 @@ from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import to_numpy
 from deep5.networks.keras_structure import is_keras, keras_structure
-from deep5.networks.module_state import attributes_of
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.part import Part, is_factory
 
@@ -159,6 +158,8 @@ def digest_of(network: Any) -> Digest | None:
         return None
     if not count:
         return None
+    from deep5.networks.module_state import attributes_of
+
     return Digest(structure=structure.hexdigest(), weights=weights.hexdigest(), attributes=attributes_of(network))
 
 

@@ -218,7 +218,7 @@ DAMAGED = {
     ),
     "rank 3": (
         damaged(lambda self, name, *given: name == "all_reduce" and given[0].ndim == 3, nothing),
-        "all_reduce, .* of float32",
+        "all_reduce.* of float32",
     ),
     "many": (damaged(summed(np.float32, 50_000), nothing), r"a sum of float32\[1000003\] is off"),
     "parts": (OnlyWhole, r"all_reduce, sum of float64\[3\]"),

@@ -45,7 +45,7 @@ UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
         "processes.#.machine.after.load_average.#": _RANGE,
         "processes.#.machine.before.clock_mhz": _RANGE,
         "processes.#.machine.before.load_average.#": _RANGE,
-        "processes.#.memory_bytes": "of the proof's processes, only the limit is checked",
+        "processes.#.memory_bytes": "of the proof's processes, only the sign is checked",
         "processes.#.set_up_s": _RANGE,
         "recipe.metrics.#.output": "a comparison measures no metric",
         "recipe.metrics.#.target": "a comparison measures no metric",
