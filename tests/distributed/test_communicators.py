@@ -71,7 +71,7 @@ def test_mpi_passes_the_suite() -> None:
 @pytest.mark.daily
 def test_gloo_passes_the_suite() -> None:
     connect = "communicator = ProcessGroupCommunicator.connect(rank, size, port=port, checked=True)\n"
-    for rank, ended in enumerate(as_processes(GLOO + connect + SUITE, 4)):
+    for rank, ended in enumerate(as_processes(GLOO + connect + SUITE, 4, timeout_s=180.0)):
         assert (ended.status, ended.output) == (0, f"rank {rank} passed\n"), ended
 
 
