@@ -277,16 +277,18 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
     ledger.hold(11, len(set(labels)) == len(labels), f"candidates are listed twice: {labels!r:.80}")
     ledger.hold(11, document["baseline"] in labels, f"the baseline {document['baseline']!r:.60} is not a candidate")
     ended = document["status"] == "success"
-    judged = {row["candidate"] for row in document["verdicts"]}
+    with_verdict = {row["candidate"] for row in document["verdicts"]}
     timed = {row["candidate"] for row in document["results"]}
-    ledger.hold(11, judged | timed <= set(labels), f"there are results of {sorted((judged | timed) - set(labels))}")
+    ledger.hold(
+        11, with_verdict | timed <= set(labels), f"there are results of {sorted((with_verdict | timed) - set(labels))}"
+    )
     for candidate in document["candidates"]:
         label, status = candidate["label"], candidate["status"]
         if status in ("failed", "different"):
             ledger.hold(
                 11, bool(candidate["reason"]), f"{label} is {status}, without a reason; allowed: with its reason"
             )
-            ledger.hold(11, label not in judged, f"{label} is {status}, and has a verdict; allowed: none")
+            ledger.hold(11, label not in with_verdict, f"{label} is {status}, and has a verdict; allowed: none")
         ledger.hold(
             11, not candidate["failed_rounds"] or status == "failed", f"{label} failed in a round and is {status}"
         )
@@ -298,7 +300,9 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
         if status == "timed":
             ledger.hold(11, not ended or label in timed, f"{label} was timed, and has no result")
             base = document["baseline"]
-            ledger.hold(11, not ended or label == base or label in judged, f"{label} was timed, and has no verdict")
+            ledger.hold(
+                11, not ended or label == base or label in with_verdict, f"{label} was timed, and has no verdict"
+            )
         bad = [
             p["round"] for p in document["processes"] if p["candidate"] == label and p["job"] == "time" and p["reason"]
         ]

@@ -198,12 +198,12 @@ def _check_epochs(ledger: Ledger, label: str, own: Rows, run: _Run) -> None:
 def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, samples: All) -> None:
     """The first declared evaluation that reached the target; for the time, by the corresponding accuracies."""
     target, timed = float(row["parameters"]["target"]), row["name"] == "time_to_accuracy"
-    judged = samples.get("test_accuracy") or samples.get("epochs_to_accuracy") or (() if timed else own)
-    if not judged:
+    accuracies = samples.get("test_accuracy") or samples.get("epochs_to_accuracy") or (() if timed else own)
+    if not accuracies:
         ledger.skip(f"the value of {label}: the accuracies from which it follows are not stored")
         return
-    place = next((place for place, sample in enumerate(judged) if sample.value >= target), None)
-    upto = judged if place is None else judged[: place + 1]
+    place = next((place for place, sample in enumerate(accuracies) if sample.value >= target), None)
+    upto = accuracies if place is None else accuracies[: place + 1]
     if timed:
         room = max(_BETWEEN_S, _BETWEEN_SHARE * (upto[-1].time_s or 0.0) / len(upto))
         ledger.hold(
@@ -217,8 +217,8 @@ def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows,
         )
         follows = math.inf if place is None or not own else own[-1].value
     else:
-        ledger.same(8, f"the accuracies of {label}", [s.value for s in own], [s.value for s in judged])
-        follows = math.inf if place is None else float(judged[place].epoch or 0)
+        ledger.same(8, f"the accuracies of {label}", [s.value for s in own], [s.value for s in accuracies])
+        follows = math.inf if place is None else float(accuracies[place].epoch or 0)
     what = f"the value of {label}: the first evaluation that reached {target:g}"
     ledger.same(12, what, float(row["value"]), follows)
 

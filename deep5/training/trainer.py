@@ -320,7 +320,7 @@ class Trainer:
 
     def _evaluate(self, sampler: BatchSource, watching: Sequence[Callable[..., None]]) -> dict[str, float]:
         averaged = getattr(self.optimizer, "averaged", nullcontext)
-        right = judged = 0
+        right = counted = 0
         total_loss = samples = 0.0
         with averaged():
             for ids, inputs in sampler.batches(0):
@@ -338,17 +338,17 @@ class Trainer:
                     if not math.isfinite(loss):
                         hits &= ~np.isnan(logits).any(axis=-1)
                     right += int(np.count_nonzero(hits))
-                    judged += hits.size
+                    counted += hits.size
                 total_loss += loss * size
                 samples += size
                 for watch in watching:
                     watch(self, ids, inputs, outputs)
         if self.communicator is not None:
-            totals = np.array([right, judged, total_loss, samples], np.float64)
+            totals = np.array([right, counted, total_loss, samples], np.float64)
             # The other ranks may still be evaluating.
             self.communicator.all_reduce(totals, op="sum", timeout_s=10 * TIMEOUT_S)
-            right, judged, total_loss, samples = totals.tolist()
-        accuracy = {"accuracy": 100.0 * right / judged} if judged else {}
+            right, counted, total_loss, samples = totals.tolist()
+        accuracy = {"accuracy": 100.0 * right / counted} if counted else {}
         return {**accuracy, "loss": total_loss / samples, "samples": samples}
 
 

@@ -85,12 +85,12 @@ def _check_whole(point: Point, into: Collector) -> None:
         check = f"gradient by input {number}"
         sizes = point.scales[number].reshape(-1)
         made = point.slopes([(number, one_element(value.shape, place, sizes[place])) for place in range(value.size)])
-        judged = ~(point.blind[number].reshape(-1, 1) | point.lost)
-        made = replace(made, settled=made.settled & judged, kink=made.kink & judged)
+        compared = ~(point.blind[number].reshape(-1, 1) | point.lost)
+        made = replace(made, settled=made.settled & compared, kink=made.kink & compared)
         with np.errstate(invalid="ignore"):
             got = found[number] * sizes.reshape(-1, 1)
-        rough = judged & ~made.settled & ~made.kink
-        if rough.sum() > _ROUGH * (judged & ((made.value != 0) | (got != 0))).sum():
+        rough = compared & ~made.settled & ~made.kink
+        if rough.sum() > _ROUGH * (compared & ((made.value != 0) | (got != 0))).sum():
             into.say(check, "FAILED", UNSETTLED.format(name=point.subject.name))
             continue
         parts = [

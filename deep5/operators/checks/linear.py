@@ -52,14 +52,14 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
     shape, used = point.inputs[number].shape, joined != 0
     sizes = point.scales[number].reshape(-1, 1)
     # The check of the Jacobian has already reported values that are not finite.
-    judged = ~point.blind[number].reshape(-1) & np.isfinite(entries[:, used]).all(axis=1)
-    own, weights = np.where(judged[:, None], entries[:, used], 0.0), joined[used]
+    compared = ~point.blind[number].reshape(-1) & np.isfinite(entries[:, used]).all(axis=1)
+    own, weights = np.where(compared[:, None], entries[:, used], 0.0), joined[used]
     want = own @ weights
     with np.errstate(all="ignore"):
         made = np.where(sizes > 0, point.made[used] / sizes, 0.0)
         allowed = 2 * BACKWARD * ((np.abs(own) + made) @ np.abs(weights))
         off = np.where(np.isfinite(got), np.abs(got - want), np.inf)
-        off = np.where(judged, off, 0.0)
+        off = np.where(compared, off, 0.0)
         share = np.where(off == 0, 0.0, off / np.maximum(allowed, 1e-320))
     at = int(share.argmax())
     bad = share > 1
@@ -71,7 +71,7 @@ def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, 
             f"{bad.size} elements are wrong; remedy: each gradient by an output is a factor, at any size and sign"
         )
     beyond = np.where(bad, off, 0.0).reshape(shape)
-    return in_float64(float(off[at]), float(want[at]), float(allowed[at]), story, beyond, int(judged.sum()))
+    return in_float64(float(off[at]), float(want[at]), float(allowed[at]), story, beyond, int(compared.sum()))
 
 
 def check_unusual(point: Point, into: Collector) -> None:
