@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, overload
 
-__all__ = ["number", "parse", "source_of", "syntax_hash", "syntax_hash_of"]
+__all__ = ["number", "parse", "parse_in_turn", "source_of", "syntax_hash", "syntax_hash_of"]
 
-# Before CPython 3.11.7, all threads share one counter for the depth of the tree under construction. If garbage
-# collection switches to another thread that also builds a tree, the first fails with a SystemError
+# In CPython 3.11 (seen in 3.11.7), all threads share one counter for the depth of the tree under construction. If
+# garbage collection switches to another thread that also builds a tree, the first fails with a SystemError
 # (https://github.com/python/cpython/issues/106905). Ranks that are threads read their recipes concurrently.
 _ONE = threading.RLock()
 
@@ -27,6 +27,22 @@ def parse(source: str | bytes, mode: str = "exec") -> ast.AST:
     """`ast.parse`; raises the same errors: SyntaxError and, for zero bytes in the source, ValueError or SyntaxError."""
     with _ONE:
         return ast.parse(source, mode=mode)
+
+
+def parse_in_turn() -> None:
+    """From now on, `ast.parse` builds one tree at a time in this process, for whichever library calls it.
+
+    Threads that run user code call it before they start: NumPy reads the header of an .npz entry with
+    `ast.literal_eval`, PyTorch parses its own functions while it is imported, and `inspect.signature` parses the
+    signatures of built-in functions.
+    """
+    # `ast.parse` finds this name in its module before the built-in function.
+    vars(ast)["compile"] = _compile
+
+
+def _compile(*source: Any, **options: Any) -> Any:
+    with _ONE:
+        return compile(*source, **options)
 
 
 def source_of(component: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import inspect
 import re
@@ -14,6 +15,7 @@ import pytest
 
 import deep5
 from deep5.core.python_source import parse, source_of
+from deep5.distributed.communicators.threads import run_in_threads
 
 
 class Finalized:
@@ -34,6 +36,20 @@ def many_switches() -> Iterator[None]:
     yield
     gc.set_threshold(*threshold)
     sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("many_switches")
+def test_libraries_make_trees_on_ranks_that_are_threads() -> None:
+    """As NumPy does for headers; without the lock, CPython 3.11.7 fails here in each of 10 repeats."""
+    header = "[" + ", ".join("(1, [2, {'a': 3}])" for _ in range(30)) + "]"
+
+    def read(_: object) -> None:
+        for _ in range(100):
+            garbage = [Finalized() for _ in range(3)]
+            del garbage
+            assert len(ast.literal_eval(header)) == 30
+
+    run_in_threads(8, read)
 
 
 @pytest.mark.usefixtures("many_switches")

@@ -19,6 +19,7 @@ import numpy as np
 
 from deep5.core.communicator import TIMEOUT_S, Request
 from deep5.core.errors import CommunicationError, OperationTimeout, UsageError
+from deep5.core.python_source import parse_in_turn
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 
 __all__ = ["ThreadCommunicator", "run_in_threads"]
@@ -250,6 +251,7 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
         if rank and any(isinstance(each, OperationTimeout) for each in (error, error.__cause__)):
             alarm.set()
 
+    parse_in_turn()
     others = range(1, size)
     threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
     _at_exit().extend(threads)
