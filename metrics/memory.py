@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deep5.core.memory import peak_bytes
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.metrics.unsampled import ended_within_epoch
 
@@ -19,14 +17,7 @@ __all__ = ["PeakMemory"]
 
 
 def _peak_mib() -> float:
-    """The peak resident set size of this program."""
-    # On Linux, getrusage's peak survives exec: a small program started by a large one would report the large one's.
-    if (status := Path("/proc/self/status")).is_file():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1024 if sys.platform != "darwin" else peak / 1024**2  # KiB, but bytes on macOS
+    return peak_bytes() / 1024**2
 
 
 class _Peak(Observer):

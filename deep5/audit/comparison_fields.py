@@ -70,7 +70,7 @@ def _check_processes(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """No process that finished is beyond a limit; a candidate's memory is the largest of its timed processes."""
     reported = document["measurement"]
     most_s = float(reported["time_limit_s"]) * _ROOM + _ROOM_S
-    # No upper limit of memory: Linux counts what the parent had when the process began, and any program may be that.
+    # No upper limit of memory: in earlier results it includes what the parent had when the process began.
     limits = reported["time_limit_s"], reported["memory_limit_bytes"]
     ledger.hold(8, limits[0] > 0 and limits[1] >= _LEAST, f"processes may take {limits[0]} s and {limits[1]} bytes")
     labels = [row["label"] for row in document["candidates"]]

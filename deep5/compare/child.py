@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any
 
 from deep5.compare.clocks import replaced_clock
-from deep5.compare.stages import largest_memory
 from deep5.core.child_main import Report
+from deep5.core.memory import peak_bytes
 
 __all__ = ["ARRAYS", "main"]
 
@@ -56,7 +56,7 @@ def main(place: str, report: Report) -> None:
     report("the end")
     if arrays:
         _write_arrays(folder / ARRAYS, arrays)
-    (folder / "answer.json").write_text(json.dumps({"memory_bytes": largest_memory(), **answer}))
+    (folder / "answer.json").write_text(json.dumps({"memory_bytes": peak_bytes(), **answer}))
     sys.stdout.flush()
     # Errors while libraries unload do not belong to the candidate's result.
     os._exit(0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
-from deep5.compare.stages import CHECKS, largest_memory
+from deep5.compare.stages import CHECKS
 from deep5.compare.training import (
     assembled,
     executors_of,
@@ -21,6 +21,7 @@ from deep5.compare.training import (
 )
 from deep5.compare.witness import reuses_inference
 from deep5.core.errors import Unsupported
+from deep5.core.memory import peak_bytes
 from deep5.core.tensors import to_numpy
 from deep5.measuring.machine_load import machine_between, machine_state
 from deep5.measuring.statistics import steady_part
@@ -124,7 +125,7 @@ def _time(
             seconds = timing.time_loop(work, calls)
             samples.append((perf_counter() - origin, seconds, calls))
         report(CHECKS)
-        memory_bytes = largest_memory()
+        memory_bytes = peak_bytes()
         if (fault := timing.untimed_work(work, _read)) is not None:
             return {"reason": f"{fault}; its work is not on the clock"}, {}
         if (fault := reuses_inference(executor, inputs, first_batches(parts, _BATCHES))) is not None:

@@ -14,8 +14,9 @@ from deep5.bench.measure import SCOPE, measure_series, stage_name
 from deep5.bench.plan import Plan, Workload, workloads
 from deep5.bench.recipe import plan_of
 from deep5.compare.settings_check import observed, peaks_of
-from deep5.compare.stages import CHECKS, largest_memory
+from deep5.compare.stages import CHECKS
 from deep5.core.errors import Deep5Error
+from deep5.core.memory import peak_bytes
 from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec
 from deep5.measuring.machine_load import machine_between, machine_state
@@ -116,7 +117,7 @@ def _time(
     plan = _plan(recipe, request)
     raw = measure_series(plan, request.get("round", 0), report)
     report(CHECKS)
-    memory_bytes = largest_memory()
+    memory_bytes = peak_bytes()
     name = plan.frameworks[0]
     if not raw["series"]:
         reasons = [entry["reason"] for entry in raw["left_out"]]

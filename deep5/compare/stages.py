@@ -1,12 +1,11 @@
-"""The stages of a timed process, as its parent sees them: how long the samples took, and whose memory it is."""
+"""The stages of a timed process, as its parent sees them: how long the samples took."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CHECKS", "disagreement", "largest_memory"]
+__all__ = ["CHECKS", "disagreement"]
 
 CHECKS = "the checks of what was timed"
 """Report of the stage after the samples, whose memory is not the candidate's."""
@@ -30,10 +29,3 @@ def disagreement(workloads: list[dict[str, Any]], stages: Mapping[str, float]) -
             took = "an unknown time" if known is None else f"{known:.3g} s"
             return f"its clock is wrong: {own['stage']} took {took}, and {seconds:.3g} s by its own clock"
     return None
-
-
-def largest_memory() -> int:
-    """Peak resident memory of this process so far."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

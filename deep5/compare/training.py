@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deep5.compare.settings_check import framework_of, observed, peaks_of, provenance_of
-from deep5.compare.stages import CHECKS, largest_memory
+from deep5.compare.stages import CHECKS
 from deep5.compare.step_clock import StepClock, timed_read, unfinished
 from deep5.compare.witness import WITNESSED, not_trained
 from deep5.core.errors import RecipeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
+from deep5.core.memory import peak_bytes
 from deep5.measuring.machine_load import machine_between, machine_state
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe
@@ -116,7 +117,7 @@ def _time(
         report(_STAGE)
         trainer.train(1_000_000, [*own, clock])
     report(CHECKS)
-    memory_bytes = largest_memory()
+    memory_bytes = peak_bytes()
     # Three times, because another program may preempt this process at a critical moment.
     fault = None
     for _ in range(3):

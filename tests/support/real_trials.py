@@ -7,7 +7,6 @@ before it.
 from __future__ import annotations
 
 import json
-import resource
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import deep5 as d5
 from deep5.core.child_main import Report
 from deep5.core.errors import Deep5Error, MissingDependency, NetworkError, NetworkWarning, Unsupported
 from deep5.core.files import write_atomically
+from deep5.core.memory import peak_bytes
 from deep5.core.seeds import generator
 from deep5.networks.analysis.extents import batch_extents, chosen_extents
 from deep5.networks.random_feed import random_feed
@@ -276,7 +276,7 @@ class _Found:
         self._path = path
 
     def add(self, **known: Any) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = peak_bytes()
         self.known |= known | {"peak_bytes": max(peak, self.known.get("peak_bytes", 0))}
         write_atomically(self._path, json.dumps(self.known))
 
