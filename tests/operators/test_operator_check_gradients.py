@@ -329,3 +329,36 @@ def test_what_is_right_is_linear_and_keeps_nothing(name: str) -> None:
 def test_a_linear_operator_in_other_memory_is_right() -> None:
     assert check_gradient(MatMul(), [normal(3, 4), normal(4, 2)])
     assert check_gradient(IPow(3), X, framework="jax")
+
+
+# -- staircases --------------------------------------------------------------------------------------------------------
+
+# A staircase, and its slope between the stairs. At steps longer than the stairs, its differences look like those of x.
+STAIRS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "round": (lambda xp, x: xp.round(x), 0.0),
+    "floor": (lambda xp, x: xp.floor(x), 0.0),
+    "ceil": (lambda xp, x: xp.ceil(x), 0.0),
+    "trunc": (lambda xp, x: xp.trunc(x), 0.0),
+    "remainder": (lambda xp, x: x % 1.0, 1.0),
+    "sawtooth": (lambda xp, x: x - xp.floor(x), 1.0),
+}
+
+
+def stairs(name: str, added: float = 0.0) -> d5.Operator:
+    forward, slope = STAIRS[name]
+
+    def run(self: Any, x: Any) -> Any:
+        return forward(d5.array_namespace(x), x)
+
+    made = backward_of(lambda xp, x, dy: (slope + added) * dy)
+    made.forward = run
+    operator: d5.Operator = made()
+    return operator
+
+
+@pytest.mark.parametrize("name", STAIRS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_of_a_staircase_is_that_between_its_stairs(name: str, seed: int) -> None:
+    x = [np.random.default_rng(seed).standard_normal((4, 5)).astype(np.float32)]
+    assert check_gradient(stairs(name), x)
+    assert failed(check_gradient(stairs(name, 1e-3), x, raises=False))

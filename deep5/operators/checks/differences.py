@@ -2,8 +2,9 @@
 
 D(h) = (f(x + h v) - f(x - h v)) / 2h has an error of order h^2, and R(h) = (16 D(h) - D(4h)) / 15 one of order h^4
 (Richardson). Seven steps are used, each a quarter of the previous one. The error of R(h) is below |R(h) - R(4h)| plus
-the effect of rounding in f, noise / h; for each element, the step with the smallest bound is used. If f has a kink at
-x, no step converges: such elements are reported, and must lie between the one-sided differences.
+the effect of rounding in f, noise / h; for each element, the step with the smallest bound is used. A staircase looks
+like a slope at steps longer than its stairs, so the bound of R(h) also covers its distance from R at shorter steps. If
+f has a kink at x, no step converges: such elements are reported, and must lie between the one-sided differences.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ STEPS = tuple(4e-3 / 4**level for level in range(7))
 # Relative to an output's scale; gradients with a larger error are distinguished from correct ones.
 _SETTLED = 1e-7
 _RATIO = 16.0
+# What rounding may add to a difference at a shorter step, in multiples of its estimate.
+_ROUNDINGS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,11 @@ def slopes(
     with np.errstate(all="ignore"):
         central = (ends[:, 0] - ends[:, 1]) / (2 * sizes)
         better = (_RATIO * central[1:] - central[:-1]) / (_RATIO - 1)
-        bounds = np.abs(better[1:] - better[:-1]) + noise / sizes[2:] * ((_RATIO + 1) / (_RATIO - 1))
+        rounding = noise / sizes[2:] * ((_RATIO + 1) / (_RATIO - 1))
+        bounds = np.abs(better[1:] - better[:-1]) + rounding
+        for level in range(1, len(bounds)):
+            shorter = np.abs(better[1 + level] - better[1 : 1 + level]) - _ROUNDINGS * rounding[level]
+            bounds[:level] = np.maximum(bounds[:level], shorter)
         bounds = np.where(np.isnan(bounds), np.inf, bounds)
         best = bounds.argmin(axis=0)[None]
         value = np.take_along_axis(better[1:], best, axis=0)[0]
