@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.communicator import Communicator
-from deep5.core.errors import Deep5Error
+from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.plugins import framework
 from deep5.core.seeds import generator
@@ -59,15 +59,16 @@ def check_scheme(
     The parameters after each step are compared with the algorithm in NumPy, on gradients of the reference: of batches
     of many sizes, some of which leave ranks without samples, in float64 and float32, in other memory, after a step that
     failed, and on another thread, with learning rates that change, over several epochs, and last with a NaN. The
-    outputs of each step are those of the rank's part, and inputs stay unchanged. Two runs give the same bits, and so
-    does one that is saved and resumed. A network with six parameters, one of more than 20,000 elements, needs several
-    messages or large ones. With one rank, nothing is different from the wrapped optimizer.
+    outputs of each step are those of the rank's part, and inputs stay unchanged. Ranks of a `consistent` scheme hold
+    the same bits. Two runs give the same bits, and so does one that is saved and resumed. A network with six
+    parameters, one of more than 20,000 elements, needs several messages or large ones. With one rank, nothing is
+    different from the wrapped optimizer.
 
     Args:
         scheme: Not wrapped around an optimizer.
         ranks: Numbers of ranks.
-        algorithm: The scheme with plain SGD; None: if the scheme is `consistent`, SGD on the samples of all ranks;
-            otherwise the parameters of several ranks are compared only between runs.
+        algorithm: The scheme with plain SGD; None: if the scheme is `consistent` and compresses nothing, SGD on the
+            samples of all ranks; otherwise the parameters of several ranks are compared only between runs.
         seed: Seed of samples and scheme.
 
     Raises:
@@ -140,7 +141,7 @@ class _Case:
         wrapped = found[0][2]
         consistent, lockstep = bool(wrapped.consistent), bool(wrapped.lockstep)
         algorithm = self._algorithm
-        if (self._size == 1 and type(self._scheme).alone) or (algorithm is None and consistent):
+        if self._single() or (algorithm is None and self._exact(consistent)):
             algorithm = _together
         rows = np.tile(self._flat(self._alone.state_dict()), (self._size, 1))
         for step, count in enumerate(self._sizes):
@@ -159,10 +160,30 @@ class _Case:
                 for rank in range(self._size):
                     what = f"the parameters after step {step} of {count} samples on rank {rank}"
                     self.judge.alike(found[rank][0][step], rows[rank].astype(self._dtype), what)
+            for rank in range(1, self._size) if consistent else ():
+                self.judge.identical(
+                    {"parameters": found[rank][0][step]},
+                    {"parameters": found[0][0][step]},
+                    f"rank {rank} differs from rank 0 after step {step} in the",
+                )
+
+    def _single(self) -> bool:
+        """Whether there is one rank, which does what its optimizer does."""
+        return self._size == 1 and type(self._scheme).alone
+
+    def _exact(self, consistent: bool) -> bool:
+        """Whether the scheme does what its optimizer would do with the samples of all ranks."""
+        return self._single() or (consistent and self._scheme.compression is None)
 
     def _check_runs(self) -> None:
         """Two runs with momentum, one of them saved and resumed, give the same bits; one rank, those of momentum."""
-        runs = [self._trained(Momentum, saved_after=saved) for saved in (None, None, _SAVED)]
+        rule: Callable[..., Any] = Momentum
+        if self._scheme.compression is not None:
+            try:
+                self._scheme.compression.check_optimizer(Momentum(lr=_LR))
+            except UsageError:  # it has a momentum
+                rule = SGD
+        runs = [self._trained(rule, saved_after=saved) for saved in (None, None, _SAVED)]
         if not runs[0][0][2].lockstep:
             return
         for what, other in (("two runs", runs[1]), (f"a run that resumed after step {_SAVED - 1}", runs[2])):
@@ -173,17 +194,16 @@ class _Case:
                         {"parameters": runs[0][rank][0][step]},
                         f"{what} differ after step {step} on rank {rank} in the",
                     )
-        consistent = bool(runs[0][0][2].consistent)
-        if consistent or (self._size == 1 and type(self._scheme).alone):
+        if self._exact(bool(runs[0][0][2].consistent)):
             executor = framework("reference").executor(self._network)
-            rule_alone = Momentum(lr=_LR)
+            rule_alone = rule(lr=_LR)
             step_alone = executor.train_step(rule_alone)
             for step, count in enumerate(self._sizes):
                 rule_alone.lr = _rate(step)
                 step_alone(self._batch(step, count), _info(step, count, 0, self._seed))
                 want = self._flat(executor.state_dict())
                 for rank in range(self._size):
-                    what = f"with momentum, the parameters after step {step} on rank {rank}"
+                    what = f"with {rule.__name__}, the parameters after step {step} on rank {rank}"
                     self.judge.alike(runs[0][rank][0][step], want, what)
 
     def _trained(

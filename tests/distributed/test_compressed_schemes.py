@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.distributed.check_scheme import check_scheme
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.all_reduce import AllReduce
 from deep5.distributed.schemes.hierarchical import Hierarchical
 from deep5.distributed.schemes.parameter_server import ParameterServer
+from deep5.networks.judge import ConformanceError
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import batch, executor, network
 from scheme_cases import flat, part, told
@@ -167,3 +169,28 @@ def test_where_nothing_goes_between_groups_there_is_nothing_to_compress() -> Non
 
     with pytest.raises(d5.UsageError, match="there is one group; allowed: several; remedy: group_size=1"):
         run_in_threads(2, work)
+
+
+COMPRESSIONS = [*KEEPING, d5.HalfPrecision(), d5.QSGD(4), d5.TernGrad()]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_conformance_suite_takes_compressions(scheme: str, compression: Any) -> None:
+    """It does not compare them with SGD on all samples, of which they are an approximation."""
+    check_scheme(SCHEMES[scheme](compression=compression), ranks=(2, 3))
+
+
+class _RankOneDrifts(AllReduce):
+    def step(self, inputs: Any, info: d5.StepInfo) -> Any:
+        outputs = super().step(inputs, info)
+        if self.communicator.rank == 1 and info.step == 2:
+            held = {name: np.array(value) for name, value in self.executor.state_dict().items()}
+            next(iter(held.values())).flat[0] *= 1 + 1e-6
+            self.executor.load_state_dict(held)
+        return outputs
+
+
+def test_ranks_that_differ_are_found_despite_a_compression() -> None:
+    with pytest.raises(ConformanceError, match="rank 1 differs from rank 0 after step 2 in the 'parameters'"):
+        check_scheme(_RankOneDrifts(compression=d5.HalfPrecision()), ranks=(2,))
