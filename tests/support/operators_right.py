@@ -134,6 +134,60 @@ class Max(d5.Operator):
         return (first / xp.sum(first, axis=-1, keepdims=True, dtype=x.dtype) * output_grads[0][..., None],)
 
 
+class Median(Max):
+    """The upper one of the middle elements; at more than two equal ones it has no gradient."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return d5.array_namespace(x).sort(x, axis=-1)[..., x.shape[-1] // 2]
+
+
+class RootMeanSquareNorm(d5.Operator):
+    """Of one element its gradient is all that remains of two terms of the size of 1 / x."""
+
+    def specs(self, x: d5.TensorSpec, w: d5.TensorSpec) -> Specs:  # type: ignore[override]
+        if not x.shape or w.shape != x.shape[-1:]:
+            raise ShapeError(f"RootMeanSquareNorm: got {x}, {w}; allowed: weights of the last axis")
+        return (x,)
+
+    def _size(self, x: Any) -> Any:
+        xp = d5.array_namespace(x)
+        return xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+    def forward(self, x: Any, w: Any) -> Any:  # type: ignore[override]
+        return x / self._size(x) * w
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        (x, w), size = inputs, self._size(inputs[0])
+        xp, dn = d5.array_namespace(x), output_grads[0] * w
+        by_w = xp.sum(output_grads[0] * x / size, axis=tuple(range(x.ndim - 1)), dtype=x.dtype)
+        return (dn - x * xp.mean(dn * x, axis=-1, keepdims=True) / size**2) / size, by_w
+
+
+class Cosine(d5.Operator):
+    """The cosine of the angle between vectors; of one element it is a sign, and its gradient what rounding leaves."""
+
+    def specs(self, x: d5.TensorSpec, y: d5.TensorSpec) -> Specs:  # type: ignore[override]
+        if not x.shape or x.shape != y.shape:
+            raise ShapeError(f"Cosine: got {x}, {y}; allowed: two of one shape with at least one axis")
+        return (d5.TensorSpec(shape=x.shape[:-1], dtype=x.dtype),)
+
+    def _lengths(self, x: Any, y: Any) -> list[Any]:
+        xp = d5.array_namespace(x)
+        return [xp.sqrt(xp.sum(each * each, axis=-1, keepdims=True, dtype=x.dtype)) for each in (x, y)]
+
+    def forward(self, x: Any, y: Any) -> Any:  # type: ignore[override]
+        first, second = self._lengths(x, y)
+        return d5.array_namespace(x).sum(x / first * (y / second), axis=-1, dtype=x.dtype)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        (x, y), cosine, dy = inputs, outputs[0][..., None], output_grads[0][..., None]
+        first, second = self._lengths(x, y)
+        return tuple(
+            dy * (other / (first * second) - cosine * own / length**2)
+            for own, other, length in ((x, y, first), (y, x, second))
+        )
+
+
 class ReLU(IPow):
     def __init__(self) -> None:
         pass
@@ -252,6 +306,10 @@ RIGHT: dict[str, tuple[d5.Operator, list[np.ndarray], Callable[..., Any] | None]
     "layer norm": (LayerNorm(), [normal(3, 8), normal(8), normal(8)], None),
     "large layer norm": (LayerNorm(), [normal(30, 20) + 5, normal(20), normal(20)], None),
     "maximum": (Max(), [normal(5, 6)], lambda x: x.max(-1)),
+    "median": (Median(), [normal(4, 7)], None),
+    "large median": (Median(), [normal(30, 20)], None),
+    "root mean square norm": (RootMeanSquareNorm(), [normal(5, 8), normal(8)], None),
+    "cosine": (Cosine(), [normal(4, 6), normal(4, 6)], None),
     "relu": (ReLU(), [normal(32, 32)], lambda x: np.maximum(x, 0)),
     "relu at zero": (ReLU(), [np.round(normal(5, 5))], lambda x: np.maximum(x, 0)),
     "large relu at zero": (ReLU(), [np.round(normal(50, 50))], None),

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.differences import Slopes
-from deep5.operators.checks.point import BACKWARD, UNSETTLED, Point, entry, how_found, in_float64, index, one_element
+from deep5.operators.checks.point import (
+    BACKWARD,
+    UNSETTLED,
+    Point,
+    entry,
+    how_found,
+    in_float64,
+    index,
+    one_element,
+    tied,
+)
 from deep5.operators.checks.tolerance import Deviation
 
 __all__ = ["check_directions"]
@@ -38,7 +48,7 @@ def check_directions(point: Point, into: Collector) -> bool:
             if point.inputs[number].size
         }
         made = {number: point.slopes([(number, each) for each in drawn]) for number, drawn in draws.items()}
-        settled = np.all([each.settled.all(axis=0) for each in made.values()], axis=0)
+        settled = np.all([each.settled.all(axis=0) for each in made.values()], axis=0) & ~_bent(point, draws, made)
         there = ~point.lost
         left = [of for of, part in point.part.items() if settled[part].sum() < _ENOUGH * there[part].sum()]
         if not left or attempt == _MOVES:
@@ -76,6 +86,18 @@ def check_directions(point: Point, into: Collector) -> bool:
         reported = "; ".join(point.notes(number) + notes)
         into.compare(check, parts, how_found(f"{_DIRECTIONS} random directions", made[number]), reported)
     return not attempt and not left
+
+
+def _bent(point: Point, draws: Mapping[int, Sequence[np.ndarray]], made: Mapping[int, Slopes]) -> np.ndarray:
+    """Outputs whose derivative along a sum of directions is not the sum of those along each.
+
+    They have no gradient there, although along each direction they are smooth, as the median of equal elements.
+    """
+    bent = np.zeros(point.base.shape, bool)
+    for number, drawn in draws.items():
+        if tied(point.inputs[number]):
+            bent |= point.bent(number, drawn[0] + drawn[1], made[number].value[:2], made[number].bound[:2])
+    return bent
 
 
 def _random(point: Point, number: int) -> np.ndarray:

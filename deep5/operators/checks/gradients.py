@@ -19,6 +19,9 @@ from deep5.operators.contract import check_gradients, check_outputs, is_floating
 
 __all__ = ["check_backward_dtypes", "check_backward_empty", "check_backward_layouts", "check_strict", "cotangents"]
 
+# A gradient that is smaller than its terms by this factor is what remained of them.
+_CANCELS = 1e-3
+
 
 def cotangents(outputs: Sequence[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray | None, ...]:
     """Random output gradients in the outputs' element types; None for outputs that are not floating-point."""
@@ -256,6 +259,15 @@ def _gradient_condition(
         largest = float(np.max(np.abs(np.where(np.isfinite(value), value, 0.0)), initial=0.0))
         smooth = np.isfinite(part) & (part < 1e6 * largest)
         totals.append(None if total is None else total + np.where(smooth, part, 0.0))
+    pulled = [np.abs(value * grad) for value, grad in zip(outputs, by_output(wide), strict=True) if grad is not None]
+    largest = max((float(np.max(each, initial=0.0, where=np.isfinite(each))) for each in pulled), default=0.0)
+    moved_inputs = [value for value, wanted in zip(values, needs, strict=True) if wanted]
+    for place, (value, moved_by) in enumerate(zip(known.values, moved_inputs, strict=True)):
+        # If a function hardly depends on an input, as a normalization of one element, its gradient is the difference of
+        # terms of the size dy y / x, which are rounded.
+        terms = largest / max(float(np.sqrt(np.mean(np.square(moved_by)))) if moved_by.size else 0.0, 1e-300)
+        if totals[place] is not None and np.isfinite(terms) and np.all(np.abs(value) < _CANCELS * terms):
+            totals[place] = np.maximum(totals[place], terms)
     return replace(known, total=tuple(totals)), moved
 
 

@@ -12,7 +12,17 @@ from deep5.operators.checks.differences import Slopes
 from deep5.operators.checks.directions import check_directions
 from deep5.operators.checks.kinks import check_kinks
 from deep5.operators.checks.linear import check_linear, check_unusual
-from deep5.operators.checks.point import BACKWARD, EPS, UNSETTLED, Point, entry, how_found, in_float64, one_element
+from deep5.operators.checks.point import (
+    BACKWARD,
+    EPS,
+    UNSETTLED,
+    Point,
+    entry,
+    how_found,
+    in_float64,
+    one_element,
+    tied,
+)
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import Deviation
 
@@ -86,6 +96,11 @@ def _check_whole(point: Point, into: Collector) -> None:
         sizes = point.scales[number].reshape(-1)
         made = point.slopes([(number, one_element(value.shape, place, sizes[place])) for place in range(value.size)])
         compared = ~(point.blind[number].reshape(-1, 1) | point.lost)
+        if tied(value):
+            some = point.rng.uniform(0.5, 1.5, (value.size, 1))
+            direction = (some[:, 0] * sizes).reshape(value.shape)
+            bent = point.bent(number, direction, some * made.value, some * made.bound)
+            made = replace(made, settled=made.settled & ~bent, kink=made.kink & ~bent)
         made = replace(made, settled=made.settled & compared, kink=made.kink & compared)
         with np.errstate(invalid="ignore"):
             got = found[number] * sizes.reshape(-1, 1)

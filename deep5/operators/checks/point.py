@@ -23,11 +23,14 @@ __all__ = [
     "in_float64",
     "index",
     "one_element",
+    "tied",
 ]
 
 EPS = float(np.finfo(np.float64).eps)
 BACKWARD = 64 * EPS
 """Rounding error of backward's own sums, relative to the outputs' scale; far below the error of differences."""
+_BENT = 1e-6
+"""Relative difference of derivatives; where there is no gradient, they differ by a part of themselves."""
 UNSETTLED = (
     "{name}: the differences do not settle, so that no gradient can be evaluated; allowed: inputs around which "
     "forward is smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
@@ -76,6 +79,22 @@ class Point:
             self.made,
         )
 
+    def bent(self, number: int, sum_of: np.ndarray, values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        """Outputs whose derivative along a sum of directions of an input is not the sum of the given derivatives.
+
+        Args:
+            number: The input.
+            sum_of: The sum of the directions.
+            values: The derivative along each, of shape (directions, outputs).
+            bounds: Bounds on their errors.
+        """
+        whole = self.slopes([(number, sum_of)])
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(whole.value[0] - values.sum(axis=0))
+            room = whole.bound[0] + bounds.sum(axis=0) + _BENT * (np.abs(values).sum(axis=0) + self.made)
+        bent: np.ndarray = whole.settled[0] & (gap > room)
+        return bent
+
     def notes(self, number: int) -> list[str]:
         """Notes on an input: elements that are not checked, and limitations at this point."""
         value, found = self.inputs[number], []
@@ -116,6 +135,11 @@ class Point:
     def _joined(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         parts = [np.asarray(outputs[number], np.float64).reshape(-1) for number in self.of]
         return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def tied(value: np.ndarray) -> bool:
+    """Whether some elements are equal, so that an order statistic of them has no gradient."""
+    return np.unique(value).size < value.size
 
 
 def one_element(shape: tuple[int, ...], place: int, size: float) -> np.ndarray:
