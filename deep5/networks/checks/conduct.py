@@ -312,8 +312,9 @@ def check_modes(framework: Framework, dtype: str, sizes: Sequence[int], seed: in
         given = drawn(pair.network, seed, number, N=5)
         pair.step(steps, given, StepInfo(step=number, batch_size=5, seed=seed), "in training")
     frozen = ParameterGroup(lambda name: name == "fc2.weight", frozen=True)
-    steps = _steps(pair, [_sgd(), _sgd()], "second", groups=(frozen,))
+    faster = ParameterGroup(lambda name: name.endswith("bias"), lr=0.3)
+    steps = _steps(pair, [_sgd(), _sgd()], "second", groups=(frozen, faster))
     for number in (14, 15):
         given = drawn(pair.network, seed, number, N=5)
         info = StepInfo(step=number, batch_size=5, seed=seed)
-        pair.step(steps, given, info, "on the second loss, with a frozen parameter")
+        pair.step(steps, given, info, "on the second loss, with two groups, one of them frozen")
