@@ -33,12 +33,14 @@ _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 _DIFFERENCE = {"float64": (1e-5, 1e-6), "float32": (1e-2, 1e-2)}
 _STEPS = 20
 _RULES = ("adam", "momentum", "accelegrad")
-# Sums of gradients: whether by chosen names, and the loss scales of the terms, also those that are no powers of 2.
+# Sums of gradients: whether by chosen names, and the loss scales of the terms, also those that are no powers of 2. The
+# last two call what came before, whose gradients may have been kept.
 _OPTIONS = (
     (False, (1.0, 1.0, 1.0)),
     (False, (8.0, 0.3, 1.0)),
     (False, (1.0,)),
     (True, (3.0, 0.3)),
+    (True, (0.3,)),
     (False, (1.0,)),
 )
 

@@ -18,7 +18,7 @@ from deep5.training.hyper_ranges import hyper_fault
 from deep5.training.pipeline import Stages
 from deep5.training.purity import check_inputs, traced_twice
 from deep5.training.reads import Reads, own_attributes
-from deep5.training.refusals import refusals
+from deep5.training.refusals import TraceError, refusals
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_namespace import NAMESPACE
 
@@ -178,6 +178,7 @@ def _traced(
     for key, value in new_states.items():
         new_states[key] = _as_before(value, initial[key], f"{name}.update_rule made the state {key!r}")
     evaluated = param if empty else _call(bound, "eval_param", param, dict(state))
+    shown = None if evaluated is param else _element(evaluated, name, "eval_param", shape)
     _check_evaluated(evaluated, name, inputs, sums)
     new_param = _element(result[0], name, "update_rule", shape)
     if "weight_decay" in stages.names:
@@ -194,7 +195,7 @@ def _traced(
         prepare=point,
         param=new_param,
         new_states=new_states,
-        evaluate=None if evaluated is param else _element(evaluated, name, "eval_param", shape),
+        evaluate=shown,
         stages=stages.names,
         norm=norm,
         overflow=raw - raw if "loss_scale" in stages.names else None,
@@ -376,7 +377,12 @@ def _check_mode(value: Expr, shape: tuple[int, ...] | None) -> None:
 
 
 def _element(value: Any, name: str, method: str, shape: tuple[int, ...] | None) -> Expr:
-    expression = lift(value)
+    try:
+        expression = lift(value)
+    except TraceError:
+        raise RuleError(
+            f"{name}.{method} returned {type(value).__name__} as parameter; allowed: an array of the parameter's shape"
+        ) from None
     if expression.boolean:
         raise RuleError(
             f"{name}.{method} returned a truth value as parameter; allowed: an array of the parameter's shape"

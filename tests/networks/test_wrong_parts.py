@@ -45,6 +45,7 @@ FOUND_LATER = (
     ("communicator", "all_reduce", "part", "scaled"),
     ("communicator", "all_reduce", "nan", "zero"),
     ("executor", "gradients", "options wrt scale", "scaled"),
+    ("executor", "gradients", "options wrt scale", "stale"),
     ("executor", "step", "options groups modifier pipeline", "one element"),
     ("executor", "inference", "options late", "stale"),
     ("executor", "backprop", "nan", "zero"),

@@ -663,6 +663,10 @@ BAD = {
         "made the state 'n' a truth value",
     ),
     "truth": (updating(lambda s, g, p, st: (g > 0, st)), "returned a truth value as parameter"),
+    "pair as point": (rule_with(prepare_param=lambda s, p, st: (p, st)), "prepare_param returned tuple as parameter"),
+    "no point": (rule_with(prepare_param=lambda s, p, st: None), "prepare_param returned NoneType as parameter"),
+    "pair for evaluation": (rule_with(eval_param=lambda s, p, st: (p, st)), "eval_param returned tuple as parameter"),
+    "no parameter": (updating(lambda s, g, p, st: (None, st)), "update_rule returned NoneType as parameter; allowed"),
     "truth in arithmetic": (
         updating(lambda s, g, p, st: (p - (g > 0) * g, st)),
         "computed xp.multiply of the wrong kind",
