@@ -381,3 +381,31 @@ def test_what_low_precision_lets_pass_is_printed() -> None:
     assert "in float16 that is 0.8 % of |y| + sqrt(n) S" in LEGEND
     report = d5.check_forward(Double(), [X.astype(np.float16)])
     assert LEGEND in str(report)
+
+
+# -- subnormal numbers -------------------------------------------------------------------------------------------------
+
+
+class Squares(Alike):
+    """x², and zero where that is below `least` in float32."""
+
+    def __init__(self, least: float = 0.0) -> None:
+        self.least = least
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        y = x * x
+        if self.least and y.dtype == np.float32:
+            y = np.where(np.abs(y) < self.least, np.zeros_like(y), y)
+        return y
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "pytorch"])
+def test_frameworks_may_have_zeros_in_place_of_subnormal_numbers(framework: str) -> None:
+    tiny = np.linspace(1e-21, 1e-19, 12, dtype=np.float32).reshape(3, 4)
+    assert d5.check_forward(Squares(), [tiny], framework=framework)
+
+
+def test_zeros_in_place_of_larger_numbers_are_found() -> None:
+    tiny = np.linspace(1e-18, 1e-17, 12, dtype=np.float32).reshape(3, 4)
+    assert d5.check_forward(Squares(1e-38), [tiny], strict=False)
+    assert not d5.check_forward(Squares(1e-35), [tiny], strict=False, raises=False)
