@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -35,6 +36,7 @@ Exit status:
 """
 # Signals from outside that ask a command to end.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_INITIALIZES = ("ExtensionFileLoader.create_module", "ExtensionFileLoader.exec_module")
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -199,8 +201,23 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {'-' if text in (None, '', {}) else text}"
 
 
-def _terminated(signum: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt(f"ended by {signal.Signals(signum).name}")
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    """End the command by an exception; later, if an extension module is being initialized.
+
+    Its initialization is C++ that may not expect an exception of Python, and would end the process with a traceback.
+    """
+    while frame is not None:
+        if frame.f_code.co_qualname in _INITIALIZES:
+            _thread.start_new_thread(_again, (signal.Signals(signum), 0.02))
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt(*() if signum == signal.SIGINT else (f"ended by {signal.Signals(signum).name}",))
+
+
+def _again(number: signal.Signals, after_s: float = 0.001) -> None:
+    """Repeat a signal to the main thread, from another thread."""
+    time.sleep(after_s)
+    _thread.interrupt_main(number)
 
 
 def _not_lost(unraisable: Any, *, debug: bool) -> None:
@@ -216,15 +233,11 @@ def _not_lost(unraisable: Any, *, debug: bool) -> None:
             os.write(2, f"deep5: warning: {plain(said)}\n".encode(errors="backslashreplace"))
         return
 
-    def again(number: signal.Signals) -> None:
-        time.sleep(0.001)
-        _thread.interrupt_main(number)
-
     # From another thread: in this one, the handler would run within this hook, and the interruption would be lost
     # again.
     said = str(unraisable.exc_value)
     number = next((sent for sent in _ENDING if sent.name in said), signal.SIGINT)
-    _thread.start_new_thread(again, (number,))
+    _thread.start_new_thread(_again, (number,))
 
 
 def main() -> None:
@@ -235,6 +248,8 @@ def main() -> None:
         for ending in _ENDING:
             if signal.getsignal(ending) is not signal.SIG_IGN:
                 signal.signal(ending, _terminated)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _terminated)
         sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
         steady_streams()
         status = _status("--json" in sys.argv)
