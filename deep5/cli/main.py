@@ -211,7 +211,9 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
             _thread.start_new_thread(_again, (signal.Signals(signum), 0.02))
             return
         frame = frame.f_back
-    raise KeyboardInterrupt(*() if signum == signal.SIGINT else (f"ended by {signal.Signals(signum).name}",))
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise KeyboardInterrupt(f"ended by {signal.Signals(signum).name}")
 
 
 def _again(number: signal.Signals, after_s: float = 0.001) -> None:
