@@ -13,12 +13,13 @@ from types import ModuleType
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
 
-__all__ = ["file_of", "is_own_file", "is_own_module", "is_users"]
+__all__ = ["file_of", "is_own_file", "is_own_module", "is_standard", "is_users"]
 
 _INSTALLED = {"site-packages", "dist-packages"}
 # Folders of the system and of devices: what is read there is not the recipe's.
 _SYSTEM = tuple(
-    f"/{name}/" for name in ("proc", "sys", "dev", "etc", "run", "boot", "lib", "lib64", "usr/lib", "usr/lib64")
+    f"/{name}/"
+    for name in ("proc", "sys", "dev", "etc", "run", "boot", "lib", "lib64", "usr/lib", "usr/lib64", "usr/share")
 )
 # Folders of users within them: memory as a file system, mounted media, and a user's own temporary files.
 _USERS = ("/dev/shm/", "/run/media/", "/run/user/", "/run/shm/")  # noqa: S108 - compared, not written to
@@ -100,3 +101,9 @@ def is_own_module(name: str) -> bool:
     if file is None:
         return name == "__main__"
     return is_own_file(os.path.realpath(file))
+
+
+def is_standard(name: str) -> bool:
+    """Whether a module, by name, is of the standard library: a file of the user's may have the name of one."""
+    first = name.partition(".")[0]
+    return first in sys.stdlib_module_names and first != "__main__" and not is_own_module(first)

@@ -136,8 +136,8 @@ def _imports(statements: Iterable[ast.AST], package: str) -> Iterator[str]:
 
 
 def _is_others(name: str) -> bool:
-    first = name.partition(".")[0]
-    return first in sys.stdlib_module_names or first in ("deep5", "__main__")
+    # Not by the names of the standard library: a file beside the recipe comes before most of its modules.
+    return name.partition(".")[0] in ("deep5", "__main__", *sys.builtin_module_names)
 
 
 def _source(name: str, folder: str) -> bytes | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.own_files import is_standard
 from deep5.training.frozen_value import frozen
 from deep5.training.rule import UpdateRule
 from deep5.training.set_order import another_order
@@ -303,7 +304,7 @@ def foreign(module: str | None, packages: set[str]) -> bool:
     name = (module or "").partition(".")[0]
     if name == "__main__":
         return False
-    if name in ("deep5", "numpy") or name in sys.stdlib_module_names:
+    if name in ("deep5", "numpy") or is_standard(name):
         return True
     return name not in packages and "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")
 

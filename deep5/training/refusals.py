@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from deep5.core.errors import RuleError
+from deep5.core.own_files import is_standard
 
 __all__ = ["ParameterDtype", "TraceError", "asked_by_rule", "refusals", "refuse_conversion"]
 
@@ -48,10 +49,8 @@ def asked_by_rule() -> bool:
     if frame is None:
         return False
     name, path = frame.f_globals.get("__name__") or "", frame.f_code.co_filename
-    first = name.partition(".")[0]
-    library = first in sys.stdlib_module_names and first != "__main__"
     own = name.startswith(("deep5.training.", "deep5.core.")) and not name.startswith("deep5.training.rules.")
-    return not (library or own or "site-packages" in path)
+    return not (is_standard(name) or own or "site-packages" in path)
 
 
 def refuse_conversion(what: str) -> NoReturn:

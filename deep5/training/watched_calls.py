@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from deep5.core.own_files import is_standard
 from deep5.training.frozen_value import frozen
 from deep5.training.reads import foreign, global_names, is_data
 from deep5.training.set_order import hash_differs
@@ -114,7 +115,7 @@ class Calls:
         while caller is not None and caller.f_globals.get("__name__") in _PASSING:
             caller = caller.f_back
         name = "" if caller is None else caller.f_globals.get("__name__", "")
-        if name != "__main__" and name.partition(".")[0] in sys.stdlib_module_names:
+        if is_standard(name):
             return
         # Libraries use addresses and threads for their own purposes, and so do look-ups.
         if what in (_TIME, _RANDOM) or not (foreign(name, self._packages) or frame.f_code.co_name in _LOOK_UPS):

@@ -10,6 +10,7 @@ import ctypes
 import datetime
 import functools
 import gc
+import importlib
 import io
 import itertools
 import numbers
@@ -25,6 +26,7 @@ import types
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -243,6 +245,30 @@ IMPURE |= {
         lambda: rule(counting(lambda s, g, p, st: (p - s.lr * g, st))), "changes the variable 'seen'",
     ),
 }  # fmt: skip
+
+
+def test_a_module_with_a_name_of_the_standard_library_is_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import deep5 as d5
+COUNTER = [0]
+class Own(d5.UpdateRule):
+    hyper = ("lr",)
+    lr = 0.1
+    def update_rule(self, grad, param, state):
+        COUNTER[0] += 1
+        return param - self.lr * grad * (1 if COUNTER[0] < 10**6 else 2), state
+"""
+    (tmp_path / "this.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    own = importlib.import_module("this")
+    try:
+        with pytest.raises(RuleError, match="changes the global 'COUNTER'"):
+            trace_rule(own.Own())
+    finally:
+        del sys.modules["this"]
 
 
 def test_torch_s_generators_are_watched() -> None:
