@@ -21,7 +21,16 @@ from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
 from deep5.core.python_source import source_of, syntax_hash
 
-__all__ = ["canonical", "canonical_hash", "captured", "check_nesting", "copied", "given_in_function", "names_file"]
+__all__ = [
+    "canonical",
+    "canonical_hash",
+    "captured",
+    "check_nesting",
+    "copied",
+    "given_in_function",
+    "kind_of",
+    "names_file",
+]
 
 # Levels of dicts and lists in a recipe's value, values in all of them, and bits of an integer: JSON, and Python's text
 # of an integer, have limits too.
@@ -46,6 +55,11 @@ _DESCRIPTORS = (property, types.MemberDescriptorType, types.GetSetDescriptorType
 _OUTSIDE: ContextVar[frozenset[int]] = ContextVar("outside", default=frozenset())
 # Under these keys a string may also name an object in a file.
 _IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
+
+
+def kind_of(key: str) -> str:
+    """The kind of component that a name under a key of a recipe refers to; "" if it refers to none."""
+    return _REGISTRY.get(key, "")
 
 
 def names_file(key: str, value: str) -> bool:
@@ -78,7 +92,7 @@ def canonical(
             return _file_content(value, beside)
         if names_file(key, value):
             return _file_component(value, beside, by_text or not strict)
-        return hash_name(_REGISTRY.get(key, ""), value)
+        return hash_name(kind_of(key), value)
     if isinstance(value, float):
         if math.isfinite(value) or not strict:
             return float(value) if math.isfinite(value) else str(float(value))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.core.canonical import captured, given_in_function, names_file
+from deep5.core.canonical import captured, given_in_function, kind_of, names_file
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import Deep5Error, RecipeError
 from deep5.core.own_files import file_of, is_own_module, is_users
@@ -26,6 +26,7 @@ from deep5.recipe.own_modules import hidden, importable
 from deep5.recipe.own_network import described_network, is_own_network
 from deep5.recipe.own_operators import files_of_operator, files_of_operators
 from deep5.recipe.part import Part, is_factory
+from deep5.recipe.registered import own_registered
 
 __all__ = ["content_of"]
 
@@ -143,6 +144,8 @@ def _roots(value: Any, folder: Path | None, key: str = "", outside: frozenset[in
                 yield from _roots(named, folder, outside=outside)
         elif key == "bare" and ":" in value:
             yield _Root(component=value)
+        elif (kind := kind_of(key)) and (own := own_registered(kind, value)) is not None:
+            yield from _roots(own, folder, outside=outside)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _roots(inner, folder, key or str(name), outside)

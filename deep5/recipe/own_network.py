@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deep5.core.errors import Deep5Error
+from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import to_numpy
 from deep5.networks.keras_structure import is_keras, keras_structure
 from deep5.recipe.generators import seeded_call
+from deep5.recipe.opened_files import noting
 from deep5.recipe.part import Part, is_factory
+from deep5.recipe.registered import own_registered
 
 __all__ = ["IDENTITY_SEED", "Digest", "described_network", "is_own_network", "made_network"]
 
@@ -58,10 +61,12 @@ class Digest:
 
 
 def is_own_network(value: Any) -> bool:
-    """Whether the value of `model` is code that creates a network, and not the name of a registered one."""
+    """Whether the value of `model` is the user's code that creates a network."""
     if isinstance(value, str):
-        return ".py:" in value
-    return is_factory(value) and name_of("networks", value) is None
+        return ".py:" in value or own_registered("networks", value) is not None
+    if not is_factory(value):
+        return False
+    return name_of("networks", value) is None or is_own_module(str(getattr(value, "__module__", None)))
 
 
 def made_network(part: Part, seed: int) -> tuple[Any, str | None]:
@@ -103,12 +108,15 @@ def described_network(part: Part) -> Digest | None:
         MissingDependency: As `Part.made`.
     """
     component = part.component()
-    network, seconds = _timed(part, component, IDENTITY_SEED)
+    # Each time by itself: a file that only the first call writes, such as a cache, is read by all later ones.
+    with noting():
+        network, seconds = _timed(part, component, IDENTITY_SEED)
     found = digest_of(network)
     if found is None or _known(component) is True or seconds >= _CHEAP_S:
         return found
     del network
-    again = digest_of(_timed(part, component, IDENTITY_SEED)[0])
+    with noting():
+        again = digest_of(_timed(part, component, IDENTITY_SEED)[0])
     _remember(component, found == again)
     assert again is not None  # noqa: S101 - it is of the same kind
     return Digest(

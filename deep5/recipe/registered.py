@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
-from deep5.core.errors import RecipeError, UsageError
+from deep5.core.errors import Deep5Error, RecipeError, UsageError
+from deep5.core.own_files import is_own_module
 from deep5.core.plugins import load, registered
 from deep5.recipe.family import RecipeFamily
 
-__all__ = ["RegisteredRecipe", "family_of", "module_file", "recipe_names", "registered_recipe"]
+__all__ = ["RegisteredRecipe", "family_of", "module_file", "own_registered", "recipe_names", "registered_recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,24 @@ class RegisteredRecipe:
             return None
         selection = f"\n\nglobals().update({self.point.attr}.parts({self.case!r}))\n"
         return self.path().read_bytes().rstrip() + selection.encode()
+
+
+def own_registered(kind: str, name: str) -> Any:
+    """The component under a registered name if it is the user's code, as of a package that is installed in place
+    (`pip install --editable`); None if it is not, or cannot be loaded.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: The registered name.
+    """
+    point = registered(kind).get(name)
+    if point is None or point.module.partition(".")[0] == "deep5":
+        return None
+    try:
+        component = load(kind, name)
+    except Deep5Error:
+        return None  # reported where the component is used
+    return component if is_own_module(str(getattr(component, "__module__", None))) else None
 
 
 def registered_recipe(name: str) -> RegisteredRecipe | None:

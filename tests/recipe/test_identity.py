@@ -837,6 +837,36 @@ def test_whose_a_file_is(file: str, folder: str | None, counts: bool) -> None:
     assert is_users(file, None if folder is None else Path(folder)) is counts
 
 
+def test_a_registered_component_of_a_package_that_is_installed_in_place_counts(tmp_path: Path) -> None:
+    """By its code, and a network by its weights too."""
+    text = own(fixed=', "optimizer": "mine"', mutable="").replace('"model": own', '"model": "mine"')
+    network = "import deep5 as d5\ndef net(seed=0): return d5.networks.mlp(features=4, hidden=$, classes=3)\n"
+    place = tmp_path / "source"
+    write(
+        place,
+        {
+            "own.py": text,
+            "mine/__init__.py": "",
+            "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
+            "mine-1.0.dist-info/entry_points.txt": "[deep5.optimizers]\nmine = mine.rule:Rule\n"
+            "[deep5.networks]\nmine = mine.net:net\n",
+        },
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
+    found = []
+    for factor, hidden in (("1", "8"), ("2", "8"), ("1", "9"), ("1", "8")):
+        write(
+            place,
+            {
+                "mine/rule.py": "import deep5 as d5\n" + RULE.format(factor=factor),
+                "mine/net.py": network.replace("$", hidden),
+            },
+        )
+        found.append(hash_elsewhere(place / "own.py", env=environment))
+    assert found[0] == found[3]
+    assert len(set(found)) == 3
+
+
 def test_a_recipe_in_shared_memory_has_its_files_in_its_hash() -> None:
     if not os.access(SHM, os.W_OK):
         pytest.skip("no /dev/shm")
