@@ -9,6 +9,8 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from deep5.core.own_files import is_standard
+
 __all__ = ["PARTS", "Effects", "Scope", "executed", "is_type_checking", "root_of"]
 
 PARTS = frozenset({"FIXED", "MUTABLE", "METRICS", "SIZES"})
@@ -87,6 +89,10 @@ class Scope:
     def is_own(self, name: str) -> bool:
         """Whether a name is imported from a module of the user's."""
         return name in self._own
+
+    def is_of_library(self, name: str) -> bool:
+        """Whether a name is imported from the standard library, whose modules have no effect when they are imported."""
+        return name not in self._own and is_standard(self.imports[name])
 
     def effects(self, statement: ast.stmt, *, is_program: bool = False) -> Effects:
         """What a statement of the file does.

@@ -52,7 +52,8 @@ class Opened:
 def noting() -> Iterator[Opened]:
     """Note the files that this thread opens.
 
-    Files opened by the body of a module are noted for the module; see `opened_by`.
+    Files opened by the body of a module are noted for the module; see `opened_by`. What is read and not written in a
+    block within another one counts for the other too.
     """
     if not _INSTALLED:
         _INSTALLED.append(True)
@@ -66,8 +67,7 @@ def noting() -> Iterator[Opened]:
     finally:
         _LOCAL.opened, _LOCAL.begin = before, outer
         if before is not None:
-            before.read.update(opened.read)
-            before.written.update(opened.written)
+            before.read.update(opened.read - opened.written)
 
 
 @contextmanager
@@ -86,8 +86,11 @@ def opened_by(module_file: str) -> dict[str, int]:
 
 
 def forget_opened_by(module_file: str) -> None:
-    """Forget what the body of a module opened, because it runs again."""
-    _BODIES.pop(os.path.realpath(module_file), None)
+    """Forget what the body of a module opened, because it runs again; modules that stay loaded are not opened again."""
+    opened = _BODIES.pop(os.path.realpath(module_file), {})
+    sources = _sources() if opened else set()
+    if kept := {name: line for name, line in opened.items() if os.path.realpath(name) in sources}:
+        _BODIES[os.path.realpath(module_file)] = kept
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -167,8 +170,8 @@ def _note(opened: Opened, place: str, frame: FrameType) -> None:
     """Note a file that is read."""
     if "__pycache__" in place and place.endswith(".pyc"):
         place = importlib.util.source_from_cache(place)
-    body, imported, shown = _opener(frame)
-    if (imported and not is_own_file(place)) or (shown and _is_source(place)):
+    body, imported, installed, shown = _opener(frame)
+    if (imported and (installed or not is_own_file(place))) or (shown and _is_source(place)):
         return
     if body is None:
         opened.read.add(place)
@@ -220,10 +223,10 @@ def _after(frame: FrameType | None, package: str) -> FrameType | None:
     return frame
 
 
-def _opener(frame: FrameType | None) -> tuple[tuple[str, int] | None, bool, bool]:
+def _opener(frame: FrameType | None) -> tuple[tuple[str, int] | None, bool, bool, bool]:
     """The body of the user's module that opens a file, with its line, or None; whether an import opens it, and whether
-    it is opened only to show source."""
-    imported, shown, own = False, False, False
+    code of an installed package that is being imported does; whether it is opened only to show source."""
+    imported, installed, shown, own = False, False, False, False
     begin = getattr(_LOCAL, "begin", None)
     while frame is not None and frame is not begin:
         name = frame.f_code.co_filename
@@ -235,6 +238,8 @@ def _opener(frame: FrameType | None) -> tuple[tuple[str, int] | None, bool, bool
         elif not name.startswith("<") and is_own_file(os.path.realpath(name)):
             own = True
             if frame.f_code.co_name == "<module>":
-                return (name, frame.f_lineno), imported, shown
+                return (name, frame.f_lineno), imported, installed, shown
+        elif not name.startswith("<"):
+            installed = installed or not (own or imported)
         frame = frame.f_back
-    return None, imported, shown
+    return None, imported, installed, shown

@@ -56,11 +56,12 @@ def reached(
     units = [_unit(statement, scope) for statement in statements]
     bound = {name for unit in units for name in unit.binds}
     used = {name for unit in units for name in unit.uses}
+    library = {name for name in scope.imports if scope.is_of_library(name)}
     if names is None:
         own = {name for name in scope.imports if scope.is_own(name)}
-        needed, taken = set[str](), [_acts(unit, used) or bool(unit.changes & own) for unit in units]
+        needed, taken = set[str](), [_acts(unit, used, library) or bool(unit.changes & own) for unit in units]
     else:
-        needed, taken = set(names), [_acts(unit, used) for unit in units]
+        needed, taken = set(names), [_acts(unit, used, library) for unit in units]
     everything = not needed <= bound
     while not everything:
         more = {name for unit, own in zip(units, taken, strict=True) if own for name in unit.uses}
@@ -75,11 +76,11 @@ def reached(
     return [unit.statement for unit, own in zip(units, taken, strict=True) if own]
 
 
-def _acts(unit: _Unit, used: set[str]) -> bool:
+def _acts(unit: _Unit, used: set[str], library: set[str]) -> bool:
     """Whether a statement counts although no name leads to it."""
     if isinstance(unit.statement, (ast.Import, ast.ImportFrom)):
         # An import for its effect: nothing uses the name.
-        return unit.acts or not unit.binds & used
+        return unit.acts or not (unit.binds & used or unit.binds <= library)
     return unit.acts
 
 

@@ -755,6 +755,30 @@ SAME: dict[str, tuple[Files, Files]] = {
     ),
     "a file beside an operator": (CPP, {"cpp/other.h": "1\n", "f.h": "2\n"}),
     "a package of others": ({"own.py": own(top="import safetensors.numpy")}, {}),
+    "an import of the standard library that nothing uses": (
+        {"own.py": rule("1")},
+        {"own.py": rule("1", top="import time")},
+    ),
+    "a cache that the function writes once": (
+        {
+            "own.py": own(
+                first="""file = Path(__file__).parent / "w.json"
+    if not file.exists():
+        file.write_text("8")""",
+                hidden="json.loads(file.read_text())",
+            )
+        },
+        {},
+    ),
+    "a count that the function reads and writes": (
+        {
+            "own.py": own(
+                first="""file = Path(__file__).parent / "n.txt"
+    file.write_text(str(int(file.read_text()) + 1) if file.exists() else "0")"""
+            )
+        },
+        {},
+    ),
 }
 
 
@@ -823,6 +847,8 @@ HOME, SHM = os.path.realpath(Path.home()), "/dev/shm"  # noqa: S108
         ("/run/user/1000/f.txt", None, True),
         ("/etc/recipes/data/f.txt", "/etc/recipes", True),
         ("/etc/hosts", "/etc/recipes", False),
+        ("/usr/share/zoneinfo/UTC", "/home/ada", False),
+        ("/usr/share/recipes/f.txt", "/usr/share/recipes", True),
         ("/etc/hosts", "/", False),
         ("/dev/null", None, False),
         ("/run/lock/f.txt", "/run/user/1000", False),
@@ -835,6 +861,24 @@ HOME, SHM = os.path.realpath(Path.home()), "/dev/shm"  # noqa: S108
 )
 def test_whose_a_file_is(file: str, folder: str | None, counts: bool) -> None:
     assert is_users(file, None if folder is None else Path(folder)) is counts
+
+
+def test_a_file_that_an_installed_package_opens_while_it_is_imported_does_not_count(tmp_path: Path) -> None:
+    """It opens it once in a process, and it may be another one on another machine."""
+    package: Files = {
+        "site-packages/deep5_test_package.py": f"from pathlib import Path\n"
+        f"({BESIDE}.parent / 'zone.txt').read_text()\n",
+        "zone.txt": "1",
+    }
+    write(tmp_path / "env", package)
+    path = write(tmp_path, {"own.py": rule("1", top="import deep5_test_package as K").replace("pass", "K")})
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "env/site-packages"), os.environ.get("PYTHONPATH", "")]),
+    }
+    first = hash_elsewhere(path, env=environment)
+    write(tmp_path / "env", {"zone.txt": "2"})
+    assert hash_elsewhere(path, env=environment) == first
 
 
 def test_a_registered_component_of_a_package_that_is_installed_in_place_counts(tmp_path: Path) -> None:
