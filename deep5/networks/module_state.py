@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import functools
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.canonical import captured, given_in_function
 from deep5.core.errors import Deep5Error
 from deep5.core.own_files import is_own_module
 from deep5.core.tensors import to_numpy
@@ -29,6 +31,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 # TensorFlow's bookkeeping, which Keras sets when a layer gets its first attribute.
 _TRACKING = "_self_"
 _DEEPEST = 20
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 def attributes_of(module: Any) -> dict[str, str]:
@@ -79,6 +82,9 @@ class _Walk:
                     self.found[f"{place}{name} frozen"] = "True"
             for name, value in _torch_attributes(own).items():
                 self._add(f"{place}{name}", value, 0)
+            for hooks in _HOOKS:
+                for number, hook in enumerate(getattr(own, hooks, {}).values()):
+                    self._add(f"{place}{hooks}{number}", hook, 0)
 
     def layer(self, prefix: str, layer: Any) -> None:
         """Add a layer of Keras, without its sublayers."""
@@ -94,6 +100,10 @@ class _Walk:
         text = _plain(value)
         if text is not None:
             self.found[name] = text
+            if inspect.isroutine(value) and depth < _DEEPEST and id(value) not in self._seen:
+                self._seen.add(id(value))
+                for key, inner in _held_by(value).items():
+                    self._add(f"{name}.{key}", inner, depth + 1)
         elif depth > _DEEPEST or id(value) in self._seen or isinstance(value, type):
             return
         elif hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -124,10 +134,12 @@ def _plain(value: Any) -> str | None:
     if isinstance(value, (str, PurePath)):
         # Another folder is no other network; a file there is seen when it is opened.
         return None if PurePath(value).is_absolute() else _ADDRESS.sub("", str(value))
-    if value is None or (isinstance(value, (bool, bytes, numbers.Number)) and not hasattr(value, "dtype")):
+    if value is None or (
+        isinstance(value, (bool, bytes, range, slice, numbers.Number)) and not hasattr(value, "dtype")
+    ):
         return repr(value)
     if isinstance(value, (set, frozenset)):
-        items = [_plain(item) for item in value]
+        items = [_plain_item(item) for item in value]
         return None if None in items else f"{sorted(map(str, items))}"
     if inspect.isroutine(value) or isinstance(value, type):
         return str(getattr(value, "__qualname__", ""))
@@ -136,11 +148,28 @@ def _plain(value: Any) -> str | None:
     return None
 
 
+def _plain_item(value: Any) -> str | None:
+    """An item of a set as text; None unless it is plain."""
+    if not isinstance(value, tuple):
+        return _plain(value)
+    items = [_plain_item(item) for item in value]
+    return None if None in items else f"({', '.join(map(str, items))})"
+
+
+def _held_by(function: Any) -> dict[str, Any]:
+    """What a function of the user's computes with besides its code: variables, defaults, and the object of a method."""
+    if not is_own_module(str(getattr(function, "__module__", None))):
+        return {}
+    found = {**dict(captured(function)), **dict(given_in_function(function))}
+    owner = getattr(function, "__self__", None)
+    return found if owner is None or inspect.ismodule(owner) else {**found, "self": owner}
+
+
 def _parts_of(value: Any) -> Mapping[str, Any] | None:
     """The parts of a container, or of an object that holds settings, by name; None for other objects."""
     if isinstance(value, Mapping):
         return {str(key): value[key] for key in value}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, collections.deque)):
         return {str(number): item for number, item in enumerate(value)}
     if isinstance(value, functools.partial):
         return {"function": value.func, "arguments": value.args, **value.keywords}
@@ -151,12 +180,14 @@ def _parts_of(value: Any) -> Mapping[str, Any] | None:
         held = {own.name: getattr(value, own.name, None) for own in dataclasses.fields(value)}
     elif not isinstance(value, types.SimpleNamespace) and not _holds_settings(value):
         return None
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
     return {**_class_attributes(value), **held, **getattr(value, "__dict__", {})}
 
 
 def _holds_settings(value: Any) -> bool:
     kind = type(value)
-    return kind.__module__ == "argparse" or (is_own_module(kind.__module__) and hasattr(value, "__dict__"))
+    return kind.__module__ == "argparse" or is_own_module(kind.__module__)
 
 
 def _class_attributes(value: Any) -> dict[str, Any]:

@@ -526,6 +526,64 @@ DIFFERENT |= {
         {"w.txt": "2"},
     ),
 }
+HOLDERS = """
+import torch
+
+class Held:
+    def __init__(self, k): self.k = k
+    def call(self, x): return x * self.k
+class Slots:
+    __slots__ = ("k",)
+    def __init__(self, k): self.k = k
+def times(k):
+    def act(x): return x * k
+    return act
+class Net(torch.nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        $
+def net(): return Net(len(list(Path(__file__).parent.glob("*.mark"))))
+"""
+# What a module holds follows from a file's name, which is not in the hash.
+DIFFERENT |= {
+    f"a module of PyTorch with {name}": (
+        {"own.py": own(top=HOLDERS.replace("$", text), end="FIXED['model'] = net")},
+        {"a.mark": ""},
+    )
+    for name, text in {
+        "a function with a variable": "self.act = times(k)",
+        "a function with a default": "self.act = lambda x, k=k: x * k",
+        "a method of an object": "self.act = Held(k).call",
+        "a hook": "self.register_forward_hook(lambda m, x, y, k=k: y * k)",
+        "an object with slots": "self.held = Slots(k)",
+        "a range": "self.held = range(k)",
+        "a slice": "self.held = slice(k)",
+        "a set of tuples": "self.held = {(k, 1)}",
+        "a deque": "import collections; self.held = collections.deque([k])",
+    }.items()
+}
+DIFFERENT |= {
+    "a module with a name of the standard library": (
+        {"own.py": rule("F", top="from this import F"), "this.py": "F = 1\n"},
+        {"this.py": "F = 2\n"},
+    ),
+    "a package with a name of the standard library": (
+        {
+            "own.py": rule("F", top="from turtledemo.a import F"),
+            "turtledemo/__init__.py": "",
+            "turtledemo/a.py": "F = 1\n",
+        },
+        {"turtledemo/a.py": "F = 2\n"},
+    ),
+    "an import of the file by a computed string": (
+        {
+            "own.py": rule("m.F", top="import importlib\nm = importlib.import_module('la' + str('ter'))"),
+            "later.py": "F = 1\n",
+        },
+        {"later.py": "F = 2\n"},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
