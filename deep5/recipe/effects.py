@@ -91,8 +91,9 @@ class Scope:
         return name in self._own
 
     def is_of_library(self, name: str) -> bool:
-        """Whether a name is imported from the standard library, whose modules have no effect when they are imported."""
-        return name not in self._own and is_standard(self.imports[name])
+        """Whether a name is imported from the standard library or deep5: no import of these has an effect."""
+        module = self.imports[name]
+        return name not in self._own and (is_standard(module) or module.partition(".")[0] == "deep5")
 
     def effects(self, statement: ast.stmt, *, is_program: bool = False) -> Effects:
         """What a statement of the file does.
@@ -209,7 +210,7 @@ class Scope:
         """The names that are imported from the same module of the user's."""
         return {other for other in self._own if name in self._own and self.imports[other] == self.imports[name]}
 
-    def _call(self, found: Effects, called: ast.expr, arguments: Iterable[ast.expr], *, is_alone: bool) -> None:
+    def _call(self, found: Effects, called: ast.expr, arguments: Sequence[ast.expr], *, is_alone: bool) -> None:
         """Add what a call does.
 
         Args:
@@ -227,7 +228,7 @@ class Scope:
         if last in _SHOWS and last not in self._functions:
             return None
         is_method = isinstance(called, ast.Attribute) and root is not None and root not in self.imports
-        found.acts |= (is_alone and not is_method) or last in _DO_ANYTHING
+        found.acts |= (is_alone and not is_method) or last in _DO_ANYTHING or (last == "vars" and not arguments)
         if root in self._own:
             found.changes |= self._siblings(root) | given
         elif last in _CHANGE_THEIR_ARGUMENT:

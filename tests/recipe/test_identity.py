@@ -673,6 +673,8 @@ CHANGES = {
     "setattr": changed("C.f", "class C: f = 1\n_ = setattr(C, 'f', $)"),
     "exec": changed("F", "F = 1\n_ = exec('F = $')"),
     "the names of the file": changed("F", "F = 1\nglobals()['F'] = $"),
+    "the names of the file by vars": changed("F", "F = 1\nvars()['F'] = $"),
+    "the names of the file by an alias": changed("F", "F = 1\nnames = vars()\nnames.update(F=$)"),
     "a shuffled list": changed("T[0]", "import random\nT = [1, 2, 3, 4, 5]\n_ = random.Random($).shuffle(T)"),
     "unless it is a program": changed("F", "F = 1\nif __name__ != '__main__':\n    F = $"),
     "a program that sets it": changed("F", "F = 1", end="if __name__ == '__main__':\n    F = $\n    print(F)"),
@@ -816,6 +818,10 @@ SAME: dict[str, tuple[Files, Files]] = {
     "an import of the standard library that nothing uses": (
         {"own.py": rule("1")},
         {"own.py": rule("1", top="import time")},
+    ),
+    "an import of deep5 that nothing uses": (
+        {"own.py": rule("1")},
+        {"own.py": rule("1", top="import deep5.core.metric")},
     ),
     "a cache that the function writes once": (
         {
