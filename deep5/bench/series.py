@@ -90,11 +90,15 @@ def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
         return f"invalid: {fault}; its work is not on the clock"
     if series.prepared.renewed is not None and (fault := reuses_results(series.prepared.renewed)) is not None:
         return f"invalid: {fault}: its results are kept from earlier calls"
-    each = timing.time_loop(loop, 1)
-    series.warm_ups.append((perf_counter() - begin, each))
     budget = _BUDGET_S[plan.mode]
-    if each > budget:
-        return f"one call takes {each:.2g} s; allowed: {budget:g} s per size"
+    # A call that another program delayed is short at the second attempt.
+    for _ in range(2):
+        each = timing.time_loop(loop, 1)
+        series.warm_ups.append((perf_counter() - begin, each))
+        if each > budget:
+            return f"one call takes {each:.2g} s; allowed: {budget:g} s per size"
+        if each < _LONG_S:
+            break
     if each < _LONG_S:
         series.calls, tried = timing.calibrate(loop)
         times, series.settled = timing.warm_up(loop, series.calls, _WARM_UP_S)

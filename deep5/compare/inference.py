@@ -115,8 +115,7 @@ def _time(
         fault = timing.untimed_work(work, _read)
         if fault is not None:
             return {"reason": f"{fault}; its work is not on the clock"}, {}
-        calls, tried = timing.calibrate(work)
-        samples += [(perf_counter() - origin, seconds, 1 << place) for place, seconds in enumerate(tried)]
+        calls = 1
         while (spent := perf_counter() - origin) < _PATIENCE * budget_s:
             if spent >= budget_s and len(samples) >= _FEWEST:
                 found = steady_part([seconds for _, seconds, _ in samples])
@@ -124,6 +123,8 @@ def _time(
                     break
             seconds = timing.time_loop(work, calls)
             samples.append((perf_counter() - origin, seconds, calls))
+            if seconds * calls < timing.LEAST_SAMPLE_S:
+                calls *= 2
         report(CHECKS)
         memory_bytes = peak_bytes()
         if (fault := timing.untimed_work(work, _read)) is not None:

@@ -48,6 +48,9 @@ _SETTLED = 0.05
 """Maximum relative difference between consecutive times of a warmed-up loop."""
 
 
+# Loops in a row that have to be long enough.
+_LOOPS = 3
+
 _PAUSE_S, _LONG_S = 0.05, 0.01
 # Number of processors that unfinished work keeps busy, even if other processes compete for them.
 _BUSY = 0.4
@@ -109,6 +112,8 @@ def loop_overhead_s(arguments: int = 2) -> float:
 def calibrate(work: Work, least_s: float = LEAST_SAMPLE_S) -> tuple[int, list[float]]:
     """Find the number of calls per sample by doubling.
 
+    A loop may be long because another program delayed it, so a number counts if several loops in a row are long enough.
+
     Args:
         work: The work to time; it has run before.
         least_s: Minimum duration of a sample.
@@ -116,12 +121,14 @@ def calibrate(work: Work, least_s: float = LEAST_SAMPLE_S) -> tuple[int, list[fl
     Returns:
         The number of calls, and the seconds per call of every loop tried, which count as warm-up.
     """
-    calls, tried = 1, []
-    while True:
+    calls, tried, long_enough = 1, list[float](), 0
+    while long_enough < _LOOPS:
         tried.append(time_loop(work, calls))
         if tried[-1] * calls >= least_s or calls >= 1 << 24:
-            return calls, tried
-        calls *= 2
+            long_enough += 1
+        else:
+            calls, long_enough = calls * 2, 0
+    return calls, tried
 
 
 def warm_up(work: Work, calls: int, most_s: float) -> tuple[list[float], bool]:

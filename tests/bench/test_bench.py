@@ -141,6 +141,15 @@ def test_a_sample_is_well_above_the_resolution_of_the_clock() -> None:
     assert 1e-9 < timing.loop_overhead_s() < 1e-5
 
 
+def test_a_delayed_loop_does_not_end_the_search_for_the_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = iter([0.5, 0.0, 0.0, 0.5, 0.5] + [0.0] * 1000)
+    monkeypatch.setattr(timing, "time_loop", lambda work, calls: 1e-4 + next(delays) / calls)
+    calls, tried = timing.calibrate(Work(call=lambda: None))
+    assert calls == 32
+    assert 1e-4 * calls >= timing.LEAST_SAMPLE_S
+    assert len(tried) == 11
+
+
 def test_warm_up_ends_when_times_stand_still_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     still = iter([9.0, 5.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(timing, "time_loop", lambda work, calls: next(still))

@@ -12,11 +12,13 @@ import pytest
 
 import deep5 as d5
 import deep5.compare.step_clock
+from deep5.compare import inference
 from deep5.compare.clocks import replaced_clock
 from deep5.compare.stages import disagreement
 from deep5.compare.training import _maker, assembled, first_batches, of_reference
 from deep5.compare.witness import WITNESSED, not_trained, reuses_inference
 from deep5.core.events import StopTraining
+from deep5.measuring import loops
 from deep5.measuring.kept_results import reuses_results
 from deep5.measuring.loops import Work
 from deep5.recipe.recipe import load_recipe
@@ -112,6 +114,16 @@ def test_inference_that_follows_its_inputs_passes() -> None:
     found = reuses_inference(parts.executor, inputs, batches)
     assert found is not None
     assert "is not the reference's" in found
+
+
+def test_a_delayed_call_of_inference_leaves_no_short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, slow = loops.time_loop, iter([0.1] * 5)
+    monkeypatch.setattr(loops, "time_loop", lambda work, calls: loop(work, calls) + next(slow, 0.0))
+    recipe = load_recipe("digits_lenet").at_size("smoke").with_settings({"framework": "reference", "batch_size": 1})
+    report = {"mode": "rigorous", "threads": 1}
+    found, _ = inference._time(recipe, report, lambda stage: None, time.perf_counter())
+    lengths = [seconds * calls for _, seconds, calls in found["workloads"][0]["samples"]]
+    assert float(np.median(lengths)) >= loops.LEAST_SAMPLE_S
 
 
 def test_kept_results_are_seen() -> None:
