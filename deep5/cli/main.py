@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -228,11 +229,7 @@ def _not_lost(unraisable: Any, *, debug: bool) -> None:
         if debug or unraisable.exc_value is None:
             sys.__unraisablehook__(unraisable)
             return
-        what = getattr(unraisable.object, "__qualname__", None) or brief(unraisable.object)
-        said = f"{what} raised {described(unraisable.exc_value)}, which Python ignores; remedy: --debug shows where"
-        # Also at the end of the interpreter, when there are no streams anymore.
-        with suppress(OSError):
-            os.write(2, f"deep5: warning: {plain(said)}\n".encode(errors="backslashreplace"))
+        _ignored(getattr(unraisable.object, "__qualname__", None) or brief(unraisable.object), unraisable.exc_value)
         return
 
     # From another thread: in this one, the handler would run within this hook, and the interruption would be lost
@@ -240,6 +237,21 @@ def _not_lost(unraisable: Any, *, debug: bool) -> None:
     said = str(unraisable.exc_value)
     number = next((sent for sent in _ENDING if sent.name in said), signal.SIGINT)
     _thread.start_new_thread(_again, (number,))
+
+
+def _in_thread(raised: threading.ExceptHookArgs, *, debug: bool) -> None:
+    """Warn of an error that ended a thread, as a recipe's own."""
+    if debug or raised.exc_value is None or isinstance(raised.exc_value, SystemExit):
+        threading.__excepthook__(raised)
+    else:
+        _ignored("a thread" if raised.thread is None else f"the thread {raised.thread.name}", raised.exc_value)
+
+
+def _ignored(what: str, error: BaseException) -> None:
+    said = f"{what} raised {described(error)}, which Python ignores; remedy: --debug shows where"
+    # Also at the end of the interpreter, when there are no streams anymore.
+    with suppress(OSError):
+        os.write(2, f"deep5: warning: {plain(said)}\n".encode(errors="backslashreplace"))
 
 
 def main() -> None:
@@ -253,6 +265,7 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _terminated)
         sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
+        threading.excepthook = partial(_in_thread, debug="--debug" in sys.argv)
         steady_streams()
         status = _status("--json" in sys.argv)
     except KeyboardInterrupt:

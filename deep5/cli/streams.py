@@ -45,6 +45,21 @@ class _Steady(io.FileIO):
         return len(view)
 
 
+class _Stream(io.TextIOWrapper):
+    """A standard stream that stays open: a recipe's code may close it, or take its buffer, before a command answers."""
+
+    mode = "w"
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self.flush()
+
+    def detach(self) -> io.BufferedWriter:
+        """A further binary stream on the same descriptor."""
+        self.flush()
+        return io.BufferedWriter(_Steady(self.fileno(), "wb", closefd=False))
+
+
 def steady_streams() -> None:
     """Prepare the standard streams of this process for a command.
 
@@ -98,12 +113,10 @@ def _descriptor(stream: TextIO) -> int | None:
 
 def _steady(given: TextIO | None, number: int) -> TextIO:
     raw = _Steady(number, "wb", closefd=False)
-    made = io.TextIOWrapper(
+    return _Stream(
         io.BufferedWriter(raw),
         encoding=None if given is None else given.encoding,
         # A sign that the terminal's encoding lacks is no reason to fail.
         errors="backslashreplace" if given is None or given.errors == "strict" else given.errors,
         line_buffering=number == 2 or raw.isatty(),
     )
-    made.mode = "w"  # type: ignore[misc]  # as that of Python's own streams
-    return made

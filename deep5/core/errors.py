@@ -158,7 +158,9 @@ def described(error: BaseException) -> str:
     """The type and the message of an error, also of one that cannot say its message."""
     try:
         message = str(error)
-    except Exception as other:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as other:  # also SystemExit, which would end the program as if it had succeeded
         message = f"(its message raised {type(other).__name__})"
     return f"{type(error).__name__}: {message}"
 

@@ -90,9 +90,11 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     try:
         # dont_inherit: the file is compiled as Python would, without this module's own __future__ imports.
         code = compile(source, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise RecipeError(f"{path}{line}: not valid Python: {error.args[0]}; allowed: a Python file") from error
+        # Python's parser has no memory for deeply nested expressions, and gives no message.
+        reason = error.args[0] if error.args else "expressions nested too deeply, or too little memory"
+        raise RecipeError(f"{path}{line}: not valid Python: {reason}; allowed: a Python file") from error
     # A hash of the path distinguishes files of the same name.
     mark = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
     module = types.ModuleType(f"deep5_{what}_{path.stem}_{mark}")

@@ -42,6 +42,7 @@ RAISED = {
     "cancelled": "import asyncio; raise asyncio.CancelledError",
     "group": "raise BaseExceptionGroup('several', [SystemExit(0)])",
     "without a message": "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})",
+    "exit in a message": "raise type('Mute', (Exception,), {'__str__': lambda self: exit(0)})",
     "recursion": "exec('def f(): f()\\nf()')",
     "argparse": "import argparse; argparse.ArgumentParser(prog='p').parse_args(['--help'])",
 }
@@ -102,6 +103,32 @@ def test_whatever_a_recipes_code_raises_is_reported(place: str, raised: str, dee
     assert Path("results").exists() == (status == 3)
     if checked:
         rejected(deep5("check", "own.py"), 2)
+
+
+# Code of a recipe's file, and what the command reports beside the result.
+ASIDE = {
+    "closes": ("import sys; sys.stdout.close(); sys.stderr.close()", ""),
+    "detaches": ("import sys; sys.stdout.detach(); sys.stderr.detach()", ""),
+    "thread": ("import threading; threading.Thread(target=lambda: 1 / 0, name='own').start()", "own raised ZeroDiv"),
+    "end": (
+        "import atexit\n@atexit.register\ndef last():\n    raise type('Own', (Exception,), "
+        "{'__str__': lambda self: exit(0)})",
+        "last raised Own: (its message raised SystemExit)",
+    ),
+    "nested": ("x = " + "-" * 100_000 + "1", "not valid Python: expressions nested too deeply"),
+}
+
+
+@pytest.mark.daily
+@pytest.mark.parametrize("aside", ASIDE)
+def test_what_a_recipe_does_aside_hides_no_answer(aside: str, tmp_path: Path) -> None:
+    code, says = ASIDE[aside]
+    (tmp_path / "own.py").write_text(f"{RECIPE}\n{code}\n")
+    command = [sys.executable, "-m", "deep5", "check", "own.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert (ran.returncode, "is a valid recipe" in ran.stdout) == ((2, False) if aside == "nested" else (0, True))
 
 
 @pytest.mark.parametrize("command", ["study"])
