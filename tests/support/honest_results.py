@@ -132,6 +132,8 @@ def many_rounds(one: Path, path: Path) -> None:
     lived = sum(row["wall_s"] for row in processes)
     own = begin - lived
     document["resources"] |= {"wall_s": begin, "processes_s": lived, "harness_s": own, "harness_share": own / begin}
+    for row in document["candidates"]:
+        row["memory_bytes"] = timed[row["label"]]["memory_bytes"]  # of the process that all rounds repeat
     told = document["calibration"]
     calibration = Calibration(
         machine="", threads=1, processes={k: tuple(v) for k, v in told["processes"].items()}, when=""
