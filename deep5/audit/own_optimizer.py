@@ -39,6 +39,7 @@ def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
         document: result.json.
     """
     parts, found = parts_of(document), without_kernel(document)
+    _check_scheme(ledger, document, parts, found)
     given, name = parts.get("optimizer_kwargs") or {}, str(parts.get("optimizer"))
     entry = registered("optimizers").get(name)
     own = entry is not None and entry.value.startswith("deep5.")
@@ -59,9 +60,29 @@ def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
         ledger.hold(14, host, f"the optimizer's kernel is {kernel!r:.40}; allowed: c or numpy")
         _check_ranges(ledger, found)
         if document["software"]["deep5"] == __version__:
-            _check_defaults(ledger, entry.load(), found, given.keys() | scheduled)
+            _check_defaults(ledger, "optimizer", entry.load(), found, given.keys() | scheduled)
         else:
             ledger.skip("the optimizer's defaults: another version of deep5 made the result")
+
+
+def _check_scheme(ledger: Ledger, document: Mapping[str, Any], parts: Mapping[str, Any], found: Any) -> None:
+    """Of a run with several ranks: compare a named scheme and its arguments with its recipe."""
+    if not isinstance(found, dict) or document["ranks"] == 1:
+        return
+    name = "all_reduce" if parts.get("scheme") is None else parts["scheme"]
+    entry = registered("schemes").get(name) if isinstance(name, str) else None
+    if entry is None or not entry.value.startswith("deep5."):
+        ledger.skip("the scheme compared with its arguments: the recipe does not name one of deep5's")
+        return
+    ledger.same(14, "the scheme, by its recipe", found.get("scheme"), entry.value.rpartition(":")[2])
+    given = parts.get("scheme_kwargs") or {}
+    for key in sorted(given.keys() & found.keys()):
+        if isinstance(given[key], (bool, int, float, str)):
+            ledger.same(14, f"the scheme's {key}, by its recipe", found[key], given[key])
+    if parts.get("compression") is None and "compression" not in given:
+        ledger.same(14, "the compression, by the recipe", found.get("compression"), None)
+    if document["software"]["deep5"] == __version__ and not parts.get("scheme_args"):
+        _check_defaults(ledger, "scheme", entry.load(), found, given)
 
 
 def _check_ranges(ledger: Ledger, found: Mapping[str, Any]) -> None:
@@ -76,8 +97,8 @@ def _check_ranges(ledger: Ledger, found: Mapping[str, Any]) -> None:
         )
 
 
-def _check_defaults(ledger: Ledger, made_by: Any, found: Mapping[str, Any], given: Any) -> None:
-    """What the recipe does not give is as the installed optimizer has it."""
+def _check_defaults(ledger: Ledger, what: str, made_by: Any, found: Mapping[str, Any], given: Any) -> None:
+    """What the recipe does not give is as the installed component has it."""
     for key, parameter in inspect.signature(made_by).parameters.items():
         if key in found and key not in given and isinstance(parameter.default, (bool, int, float, str)):
-            ledger.same(14, f"the optimizer's {key}, which its recipe does not give", found[key], parameter.default)
+            ledger.same(14, f"the {what}'s {key}, which its recipe does not give", found[key], parameter.default)

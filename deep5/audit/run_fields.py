@@ -22,6 +22,8 @@ _HIGHER = {
     "bus_bandwidth", "communication_overlap", "confusion_matrix", "final_test_accuracy", "operator_coverage",
     "right_results", "test_accuracy", "throughput", "top_k", "training_accuracy", "utilisation",
 }  # fmt: skip
+# Events of deep5 that never end a training.
+_STOP_NOTHING = {"checkpointer", "csv_logger", "progress_bar", "scheduled", "slow_rank", "tensorboard_logger"}
 # How a scope begins that a metric of deep5 states.
 _SCOPE = re.compile(r"On the clock: \S.{8}|Nothing is on a clock|the metric does not say what is on the clock")
 # Processes read the two clocks one after the other.
@@ -56,6 +58,8 @@ def check_run_fields(ledger: Ledger, document: Mapping[str, Any], samples: Sampl
         _check_resources(ledger, document)
     if document["status"] != "success":
         return
+    with ledger.part(12, "the end of the training"):
+        _check_stop(ledger, document)
     with ledger.part(8, "the losses"):
         _check_losses(ledger, document, samples)
     with ledger.part(8, "the checkpoints"):
@@ -96,6 +100,7 @@ def _check_metrics(ledger: Ledger, document: Mapping[str, Any]) -> None:
         own = name in known and known[name].value.startswith("deep5.")
         if own:
             ledger.same(9, f"{name}: the better direction", row["direction"], "higher" if name in _HIGHER else "lower")
+            ledger.same(9, f"{name}: its unit", row["unit"], known[name].load().unit)
         scope = row["scope"]
         ledger.hold(
             5,
@@ -107,6 +112,24 @@ def _check_metrics(ledger: Ledger, document: Mapping[str, Any]) -> None:
         )
         parameters = {key: value for key, value in declared.items() if key not in ("metric", "goal")}
         ledger.same(11, f"{name}: its parameters, as declared", row["parameters"], parameters)
+
+
+def _check_stop(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """A training that ended early has an event that can stop it, or a metric of the user's, which can too."""
+    said = [reported for reported in document["reasons"] if reported.startswith("stopped:")]
+    events = (document["components"] or {}).get("events") or ()
+    names = [event.get("event") if isinstance(event, Mapping) else None for event in events]
+    known = registered("metrics")
+    own = [
+        row["name"]
+        for row in document["metrics"]
+        if row["name"] not in known or not known[row["name"]].value.startswith("deep5.")
+    ]
+    ledger.hold(
+        12,
+        not said or bool(own) or not _STOP_NOTHING.issuperset(names),
+        f"the run was {said[:1]!s:.80}, and its events {names!s:.100} stop nothing; allowed: with one that can",
+    )
 
 
 def _check_resources(ledger: Ledger, document: Mapping[str, Any]) -> None:

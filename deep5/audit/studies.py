@@ -34,6 +34,8 @@ _STATED = {
     "notes",
 }  # fmt: skip
 _KNOWN = {*_STATED, "time_limit_s", "memory_limit_bytes", "process_per_run", "scaling"}
+# Relation and unit of a target, by its metric.
+_TARGETS = {"test_accuracy": (">=", "%"), "test_loss": ("<=", "nat")}
 _OF_CANDIDATE = {"settings", "runs", "seeds", "failures", "metrics", "time_to_target"}
 
 
@@ -274,6 +276,8 @@ def _check_target(
         ledger.same(11, f"{name}: the time to a target; there is no target", own.get("time_to_target"), None)
         return
     target = Target(metric=reported["metric"], goal=float(reported["goal"]), origin=reported["origin"])
+    stated = (reported["relation"], reported["unit"])
+    ledger.same(11, "the relation and the unit of the target", stated, _TARGETS[target.metric])
     reached = {result.document["seeds"]["run"]: time_to_target(result, target) for result in results}
     for failure in own["failures"]:
         seed, _, reason = failure.partition(": ")
