@@ -68,8 +68,13 @@ def reported(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:
         name = Deep5Error(str(error.filename))  # without the middle of a long name
         return f"{name}: {error.strerror}; allowed: a path that the system can open; remedy: another path", 2
+    # What `Path.resolve` raises for a link that leads back to itself.
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        return f"{error}; allowed: a path that the system can open; remedy: another path", 2
     if isinstance(error, FileNotFoundError) and error.filename is None and not _has_working_directory():
         return "the working directory was removed; allowed: a folder that exists; remedy: cd to another folder", 2
+    if isinstance(error, MemoryError):
+        return "there is too little memory; allowed: what the machine and ulimit -v give; remedy: allow more", 3
     message = Deep5Error(described(error))
     return f"unexpected {message}; remedy: run again with --debug and report what it shows", 3
 

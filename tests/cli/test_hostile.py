@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from command import Command
+from deep5.cli.errors import reported
 from deep5.core.compiler import CompilerWarning
 from deep5.core.errors import ShapeError
 from deep5.core.own_files import is_users
@@ -129,6 +130,17 @@ def test_what_a_recipe_does_aside_hides_no_answer(aside: str, tmp_path: Path) ->
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr
     assert (ran.returncode, "is a valid recipe" in ran.stdout) == ((2, False) if aside == "nested" else (0, True))
+
+
+@pytest.mark.parametrize("command", ["audit", "evaluate", "profile", "results", "run", "show network"])
+def test_a_link_to_itself_is_a_path_that_cannot_be_used(command: str, deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    rejected(deep5(*command.split(), "loop"), 2)
+
+
+def test_too_little_memory_is_not_unexpected() -> None:
+    message, status = reported(MemoryError())
+    assert (status, "unexpected" in message) == (3, False)
 
 
 @pytest.mark.parametrize("command", ["study"])
