@@ -22,7 +22,7 @@ from deep5.audit.settings import check_runs_alike, check_set
 from deep5.audit.target_summary import target_summary
 from deep5.results.kind import RESULT, RUN_KIND, STUDY, kind_of
 from deep5.results.result import Result
-from deep5.results.study.record import FAILED, RUNS, moment
+from deep5.results.study.record import FAILED, RUNS, STUDY_VERSION, moment
 from deep5.results.time_to_target import Reached, Target, stated_goals, time_to_target
 
 __all__ = ["audit_study"]
@@ -53,6 +53,7 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
         ledger.hold(
             11, not missing, f"{STUDY} does not state its {', '.join(missing)}; allowed: what deep5 writes there"
         )
+        ledger.same(11, f"the schema version of {STUDY}", document["schema_version"], STUDY_VERSION)
         candidates = document["candidates"]
         _check_known(ledger, document)
         listed = [(name, str(path)) for name, own in candidates.items() for path in own["runs"]]

@@ -1313,6 +1313,8 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      9, "step_latency: its unit"),
     ("a target in the other direction", STUDY, study(lambda d: d["target"].update(relation="<=")), 11,
      "the relation and the unit of the target"),
+    ("another schema version of a study", STUDY, study(lambda d: d.update(schema_version="2x")), 11,
+     "the schema version of study.json; stored '2x'"),
     ("the loss of another output", RUN, metric("training_loss", parameters={"output": "other"}), 11,
      "training_loss: its parameters, as declared"),
     ("another target as declared", RUN, result(lambda d: put(d["recipe"]["metrics"][4], "target", to=90.0)), 11,
