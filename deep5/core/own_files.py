@@ -84,7 +84,8 @@ def _home() -> str:
 def file_of(module: ModuleType | None) -> str | None:
     """The source of a module, or the compiled file if there is no source; None if it has no file."""
     file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) and Path(file).is_file() else None
+    # Not by Path: it raises for a folder that this user may not read.
+    return file if isinstance(file, str) and os.path.isfile(file) else None  # noqa: PTH113
 
 
 def is_own_module(name: str) -> bool:
@@ -106,4 +107,12 @@ def is_own_module(name: str) -> bool:
 def is_standard(name: str) -> bool:
     """Whether a module, by name, is of the standard library: a file of the user's may have the name of one."""
     first = name.partition(".")[0]
-    return first in sys.stdlib_module_names and first != "__main__" and not is_own_module(first)
+    if first not in sys.stdlib_module_names or first == "__main__":
+        return False
+    file = file_of(sys.modules.get(first))
+    return file is None or not _lies_with_the_user(file)
+
+
+@functools.lru_cache(maxsize=1024)
+def _lies_with_the_user(file: str) -> bool:
+    return is_own_file(os.path.realpath(file))

@@ -196,7 +196,8 @@ def test_a_recipe_is_run_by_its_ranks(
     assert [sorted(samples) for samples in own] == [sorted((*SIDES, "slowdown", "overhead")), sorted(SIDES)]
     times = np.array([[[row.value for row in samples[side]] for side in SIDES] for samples in own])
     assert times.shape == (2, 3, 8)
-    assert (times[0] != times[1]).all()
+    # Two times in nanoseconds may be equal.
+    assert (times[0] != times[1]).mean() > 0.5
     ours, theirs, again = times.max(axis=0)
     assert [row.value for row in own[0]["slowdown"]] == pytest.approx(ours / theirs)
     assert [row.value for row in own[0]["overhead"]] == pytest.approx((ours - (theirs + again) / 2) / 5 * 1e6)
