@@ -266,8 +266,9 @@ def _gradient_condition(
         # If a function hardly depends on an input, as a normalization of one element, its gradient is the difference of
         # terms of the size dy y / x, which are rounded.
         terms = largest / max(float(np.sqrt(np.mean(np.square(moved_by)))) if moved_by.size else 0.0, 1e-300)
-        if totals[place] is not None and np.isfinite(terms) and np.all(np.abs(value) < _CANCELS * terms):
-            totals[place] = np.maximum(totals[place], terms)
+        total = totals[place]
+        if total is not None and np.isfinite(terms) and np.all(np.abs(value) < _CANCELS * terms):
+            totals[place] = np.maximum(total, terms)
     return replace(known, total=tuple(totals)), moved
 
 
