@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import json
 import os
 import signal
@@ -254,8 +255,17 @@ def _ignored(what: str, error: BaseException) -> None:
         os.write(2, f"deep5: warning: {plain(said)}\n".encode(errors="backslashreplace"))
 
 
+def _finished() -> None:
+    """Ignore later signals: while the interpreter ends, they would replace the exit status of what is finished."""
+    for number in (*_ENDING, signal.SIGINT):
+        if signal.getsignal(number) is _terminated:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def main() -> None:
     """The entry point of the command `deep5`."""
+    # The first one registered is the last one called, after threads have ended and recipes' own functions have run.
+    atexit.register(_finished)
     try:
         # A run ended from outside (such as by a batch system, or a terminal that is closed) shuts down cleanly, like
         # one that the user interrupts. `nohup` ignores the second signal.

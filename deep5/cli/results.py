@@ -143,6 +143,8 @@ def results_command(errors: Errors) -> click.Command:
                 by = f" by {found.signer}" if found.signer else ""
                 made = f"signed{by} with the key {found.key}" if found.key else "no valid signature"
                 state = "as signed" if found else "NOT as signed"
+                if found.only_unproved:
+                    state = "as signed by that key; whose it is, is NOT PROVED"
                 show("\n".join((*found.faults, f"{folder}: {found.files} files, {made}: {state}")))
         raise SystemExit(0 if found else 1)
 

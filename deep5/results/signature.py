@@ -38,6 +38,8 @@ _LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)")
 _KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ ")
 _FINGERPRINT = re.compile(r"SHA256:[\w+/=]+")
 
+_NOT_COMPARED = "the key is not compared with the signer's; remedy: --signer FILE, the signer's public key"
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -54,6 +56,11 @@ class Verified:
     key: str
     signer: str
     faults: tuple[str, ...]
+
+    @property
+    def only_unproved(self) -> bool:
+        """Whether everything is as signed, and no signer's key was given to compare with."""
+        return self.faults == (_NOT_COMPARED,)
 
     def __bool__(self) -> bool:
         return not self.faults
@@ -216,7 +223,7 @@ def _signer(signature: Path, text: bytes, signers: str | Path | None) -> tuple[s
         return "", "", [f"{SIGNATURE} is not a signature of {MANIFEST}: {_said(done)}"]
     key = found[0]
     if signers is None:
-        return key, "", ["the key is not compared with the signer's; remedy: --signer FILE, the signer's public key"]
+        return key, "", [_NOT_COMPARED]
     with _allowed(signers) as allowed:
         given = ("-n", _NAMESPACE, "-s", str(signature), "-f", allowed)
         names = _ssh_keygen("-Y", "find-principals", *given).output.decode("utf-8", "replace").splitlines()

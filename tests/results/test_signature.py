@@ -120,8 +120,12 @@ def test_another_key_is_visible(signed: Path, keys: Path) -> None:
     assert not found
     assert found.signer == ""
     assert found.faults == (f"it is signed with the key {found.key}; allowed: a key in {keys / 'mine.pub'}",)
-    (fault,) = verify(signed).faults
+    without = verify(signed)
+    (fault,) = without.faults
     assert fault.startswith("the key is not compared with the signer's; remedy: --signer FILE")
+    assert without.only_unproved
+    (signed / "samples.csv").write_text("y")
+    assert not verify(signed).only_unproved
 
 
 def test_a_signature_for_another_purpose_is_none(signed: Path, keys: Path) -> None:

@@ -1,7 +1,8 @@
-"""A signal that arrives while an extension module is initialized, in C++ that may lose an exception or end of it."""
+"""A signal while an extension module is initialized, whose C++ may lose an exception or end of it; or at the end."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,34 @@ def test_it_ends_the_command_afterwards(number: str, reason: str, tmp_path: Path
     command = [sys.executable, "-c", COMMAND, number, "run", "digits_lenet", "--size", "smoke", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (130, f"deep5: {reason}\nsent once")
+
+
+# What C calls after the interpreter has ended, whose handlers of signals are then those of the system.
+AT_EXIT = """
+#include <signal.h>
+#include <stdlib.h>
+static int chosen;
+static void send(void) { raise(chosen); }
+void send_at_exit(int number) { chosen = number; atexit(send); }
+"""
+COMMAND_AT_EXIT = """
+import ctypes, signal, sys
+
+ctypes.CDLL(sys.argv.pop(1)).send_at_exit(getattr(signal, sys.argv.pop(1)))
+from deep5.cli.main import main
+
+main()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_while_the_program_ends_changes_no_status(number: str, tmp_path: Path) -> None:
+    (tmp_path / "send.c").write_text(AT_EXIT)
+    library = str(tmp_path / "send.so")
+    subprocess.run(
+        [str(shutil.which("cc")), "-shared", "-fPIC", "-o", library, str(tmp_path / "send.c")], check=True, timeout=60
+    )
+    command = [sys.executable, "-c", COMMAND_AT_EXIT, library, number, "list", "metrics"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "step_latency" in done.stdout
