@@ -206,13 +206,18 @@ class Making:
             raise Lost(f"the audit accuses: {'; '.join(map(str, findings))}")
 
     def _cut_short(self, went: list[str], done: Attempt) -> str:
-        """Check a study or a comparison of which one process was killed: it is named, and the others are right."""
+        """Check a study or a comparison of which one process was killed: it is named, and the others are right.
+
+        A process that had answered, and was about to end, is not missed: then the whole result is right.
+        """
         folder = self.result()
         assert folder is not None
         assert self.twin is not None
         text = (folder / ("study.json" if self.setup.kind == STUDY else "comparison.json")).read_text()
         if "killed by SIGKILL" not in text:
-            raise Lost(f"{went}: the killed process is not named: {done.error[-800:]}")
+            if done.status:
+                raise Lost(f"{went}: the killed process is not named: {done.error[-800:]}")
+            return f"{self._finished(went)} (after its answer)"
         if self.setup.kind == STUDY:
             own, other = content(self.setup, folder), self.twin.content
             failures = [failure for each in own["candidates"].values() for failure in each["failures"]]
