@@ -295,7 +295,9 @@ def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable
             folder = tmp_path / str(count) / f"{number}"
             folder.mkdir(parents=True)
             (folder / "recipe.py").write_bytes(source)
-            (folder / "result.json").write_text(json.dumps(document | {"run_id": f"small-{number}"}))
+            (folder / "result.json").write_text(
+                json.dumps(document | {"run_id": f"{document['run_id'][:-6]}{number:06x}"})
+            )
         report = audit([tmp_path / str(count)])
         assert [str(finding) for finding in report.findings] == []
         assert report.folders == count

@@ -1345,7 +1345,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the scope is '-'"),
     ("an order that is none", QUICK, setting("measurement", "order", to="sorted"), 7, "the order is 'sorted'"),
     ("another confidence of all intervals", QUICK, setting("statistics", "confidence", to=0.5), 9, "the confidence of"),
-    ("negative memory of a process", QUICK, setting("processes", 0, "memory_bytes", to=-1), 8, "its limits are"),
+    ("a process without memory", QUICK, setting("processes", 0, "memory_bytes", to=0), 8, "its limits are"),
     ("a limit that nothing meets", QUICK, setting("measurement", "memory_limit_bytes", to=10**6), 8,
      "processes may take"),
     ("a time limit of one second", QUICK, setting("measurement", "time_limit_s", to=1.0), 8, "its limits are"),
