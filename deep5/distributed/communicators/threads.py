@@ -59,12 +59,12 @@ class _Group:
 
     def absent(self, places: Sequence[int]) -> str:
         """Ranks that have not arrived, and where their threads are, as the part of a message."""
-        frames, told = sys._current_frames(), []
+        frames, missing = sys._current_frames(), []
         for rank in (self.ranks[place] for place in places):
             frame = frames.get(self.threads.get(rank, -1))
             at = f", which is at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
-            told.append(f"rank {rank} on {platform.node()}{at}")
-        return f"; not there: {', '.join(told)}" if told else ""
+            missing.append(f"rank {rank} on {platform.node()}{at}")
+        return f"; not there: {', '.join(missing)}" if missing else ""
 
 
 class ThreadCommunicator(CountedCommunicator):
