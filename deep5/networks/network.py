@@ -14,6 +14,7 @@ from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import separate_roles
 from deep5.networks.diagnostics.failures import unmakeable
 from deep5.networks.edit import editing, freezing, initials, subnetwork
+from deep5.networks.edit import loss as losses
 from deep5.networks.hashes import hash_of_graph, hash_of_values
 from deep5.networks.onnx.importing import import_model
 from deep5.networks.onnx.initial_values import InitialValues, initial_value
@@ -273,20 +274,29 @@ class Network:
         return Network(freezing.unfreeze(self.model, self.parameter_specs, patterns))
 
     def add_loss(
-        self, scores: str = "logits", loss: str = "cross_entropy", *, label: str = "label", name: str = "loss"
+        self,
+        scores: str = "logits",
+        loss: str = "cross_entropy",
+        *,
+        label: str = "label",
+        name: str = "loss",
+        label_spec: TensorSpec | None = None,
     ) -> Network:
-        """A copy with a loss as its last output: the mean over the batch or, for the squared error, over all elements.
+        """A copy with a loss as its last output.
 
         Args:
-            scores: A value (N, classes, …), or, for the squared error, of any shape.
-            loss: `"cross_entropy"` or `"mean_squared_error"`.
-            label: An input of the network; a missing one is declared: (N, …) int64, or like the scores.
+            scores: A value of type float: (N, classes, …) for the cross entropy, else of any shape.
+            loss: A key of `deep5.networks.edit.loss.LOSSES`, which has the definitions: `"cross_entropy"`, `"mse"`, or
+                `"binary_cross_entropy"`, which takes logits.
+            label: An input of the network. A missing one is declared: (N, …) int64, or like the scores.
             name: Name of the loss.
+            label_spec: Shape and element type of a missing label, with the batch dimension. For the last two losses,
+                integers are converted, and a last dimension of size 1 may be missing.
 
         Raises:
             NetworkError: An unknown value or loss, a taken name, or shapes that do not fit.
         """
-        return Network(subnetwork.add_loss(self.model, scores, loss, label, name))
+        return Network(losses.add_loss(self.model, scores, loss, label, name, label_spec))
 
     def subnetwork(self, inputs: Sequence[str], outputs: Sequence[str]) -> Network:
         """The part that computes some values from others, as a separate network with the parameters that it uses.

@@ -131,7 +131,7 @@ def test_a_node_is_replaced(small: Network) -> None:
     np.testing.assert_allclose(run(swapped, x=x)["hidden"], x @ small.initial("w1").T + x, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["cross_entropy", "mean_squared_error"])
+@pytest.mark.parametrize("kind", ["cross_entropy", "mse", "binary_cross_entropy"])
 def test_a_loss_is_added(small: Network, kind: str) -> None:
     network = small.add_loss("out", kind)
     assert list(network.outputs) == ["out", "hidden", "loss"]
@@ -141,15 +141,44 @@ def test_a_loss_is_added(small: Network, kind: str) -> None:
     assert network.inputs["label"].dtype == str(label.dtype)
     result = run(network, x=x, label=label)
     out = result["out"]
-    expected = (
-        -(out - np.log(np.exp(out).sum(1, keepdims=True)))[np.arange(3), label].mean()
-        if kind == "cross_entropy"
-        else np.square(out - label).mean()
-    )
+    expected = {
+        "cross_entropy": lambda: -(out - np.log(np.exp(out).sum(1, keepdims=True)))[np.arange(3), label].mean(),
+        "mse": lambda: np.square(out - label).mean(),
+        "binary_cross_entropy": lambda: -np.log(1 / (1 + np.exp(-np.where(label, out, -out)))).mean(),
+    }[kind]()
     np.testing.assert_allclose(result["loss"], expected, rtol=1e-12)
     step = d5.framework("reference").executor(network).train_step(d5.SGD(0.1))
     losses = [float(step({"x": x, "label": label}, d5.StepInfo(step=i, batch_size=3))["loss"]) for i in range(3)]
     assert losses[0] > losses[2]
+
+
+@pytest.mark.parametrize("kind", ["mse", "binary_cross_entropy"])
+@pytest.mark.parametrize(("shape", "dtype"), [(("N",), "int64"), (("N", 1), "uint8"), (("N",), "float64")])
+def test_labels_of_a_column_are_the_numbers_they_hold(kind: str, shape: tuple[str | int, ...], dtype: str) -> None:
+    build = d5.NetworkBuilder("column", dtype="float64")
+    x = build.input("x", ("N", 4))
+    network = build.network({"out": build.op("MatMul", x, build.parameter("w", (4, 1)))})
+    network = network.add_loss("out", kind, label_spec=d5.TensorSpec(shape=shape, dtype=dtype))
+    assert network.inputs["label"].shape == shape
+    x, label = x_of(), np.array([0, 1, 1])
+    given = label.reshape([3, 1][: len(shape)]).astype(dtype)
+    found = run(network, x=x, label=given)
+    # A label of shape (N,) against scores of shape (N, 1) broadcasts to (N, N), another loss.
+    expected = run(network.add_loss("out", kind, label="all", name="other"), x=x, label=given, all=label[:, None] * 1.0)
+    np.testing.assert_array_equal(found["loss"], expected["other"])
+
+
+def test_a_large_logit_has_a_finite_loss_and_gradient() -> None:
+    build = d5.NetworkBuilder("steep", dtype="float32")
+    x = build.input("x", ("N", 1))
+    network = build.network({"out": build.op("Mul", x, build.parameter("w", (1,), d5.networks.ones))})
+    network = network.add_loss("out", "binary_cross_entropy")
+    x, label = np.array([[1e4], [-1e4], [0.0]], np.float32), np.array([[1.0], [0.0], [1.0]], np.float32)
+    for name in ("reference", "pytorch", "jax"):
+        executor = d5.framework(name).executor(network)
+        loss = executor.inference_and_backprop({"x": x, "label": label})["loss"]
+        np.testing.assert_allclose(d5.to_numpy(loss), np.log(2) / 3, rtol=1e-6)
+        assert np.isfinite(d5.to_numpy(executor.gradients()["w"])).all()
 
 
 def test_a_second_loss_takes_the_same_label() -> None:
@@ -227,7 +256,10 @@ def test_refusals(small: Network) -> None:
         (lambda: small.rename("w9", "w8"), "no value or node 'w9'"),
         (lambda: small.rename("w1", ""), "got '' as a name"),
         (lambda: small.replace_node("Relu_1", "Relu", ["out"]), "would make a cycle"),
-        (lambda: small.add_loss("out", "hinge"), "unknown loss 'hinge'; allowed: cross_entropy, mean_squared_error"),
+        (
+            lambda: small.add_loss("out", "hinge"),
+            "unknown loss 'hinge'; allowed: cross_entropy, mse, binary_cross_entropy",
+        ),
         (lambda: small.add_loss("out", name="x"), "the name 'x' is taken by another value"),
         (lambda: small.subnetwork(["hidden"], ["x"]), "no node computes 'x'"),
         (
@@ -271,11 +303,11 @@ def test_labels_that_do_not_fit_their_scores_are_refused() -> None:
                 "Conv_1_output", name="l2"
             ),
             "the label 'label' is int64[N], and the scores 'logits' float32[N, 10]; allowed: float32[N, 10]; remedy: "
-            "label='target'": lambda: network.add_loss("logits", "mean_squared_error", name="l2"),
+            "label='target'": lambda: network.add_loss("logits", "mse", name="l2"),
             "the label 'logits' is float32[N, 10]": lambda: network.add_loss(label="logits", name="l2"),
             "add_loss: the label 'scores' is computed by the network itself; allowed: an input, or a name that no "
             "value has; remedy: label='target'": lambda: network.add_node("Relu", ["logits"], ["scores"]).add_loss(
-                "logits", "mean_squared_error", label="scores", name="l2"
+                "logits", "mse", label="scores", name="l2"
             ),
             "add_loss: got None as the label; allowed: a name": lambda: network.add_loss(label=None, name="l2"),  # type: ignore[arg-type]
             "(SoftmaxCrossEntropyLoss) got 'label' int64[N] as its labels; allowed beside 'Conv_1_output' float32[N, "
@@ -283,11 +315,11 @@ def test_labels_that_do_not_fit_their_scores_are_refused() -> None:
         },
         network,
     )
-    twice = network.add_loss("logits", "mean_squared_error", label="target", name="l2")
+    twice = network.add_loss("logits", "mse", label="target", name="l2")
     assert twice.inputs["target"].shape == ("N", 10)
     unchanged(
         twice,
-        lambda: twice.add_loss("Conv_1_output", "mean_squared_error", label="target", name="l3"),
+        lambda: twice.add_loss("Conv_1_output", "mse", label="target", name="l3"),
         "label='target_2'",
     )
 

@@ -30,7 +30,7 @@ def network(name: str, *, seed: int = 0) -> d5.Network:
         centre, width = (0.0, np.sqrt(2 / fan)) if fan else (0.5, 0.1)
         values[key] = (centre + width * draw.standard_normal(spec.shape)).astype(spec.dtype)
     (output,) = made.outputs
-    return made.with_values(values).add_loss(output, "mean_squared_error", label="target")
+    return made.with_values(values).add_loss(output, "mse", label="target")
 
 
 def test_there_are_nine() -> None:

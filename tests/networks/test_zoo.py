@@ -71,7 +71,7 @@ LANGUAGE: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
     "gpt_sliced": (gpt, {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "positions": 9}),
     "lstm_language_model": (lstm_language_model, {"vocabulary": 11, "length": 5, "width": 4, "layers": 2}),
 }
-LOSSES = ("cross_entropy", "mean_squared_error")
+LOSSES = ("cross_entropy", "mse")
 
 
 class LRN(OpRun):
@@ -476,7 +476,7 @@ def test_a_language_model_does_not_see_what_follows(name: str) -> None:
         (lambda: transformer(dropout=-0.1), "got dropout = -0.1; allowed: a number from 0"),
         (lambda: lstm(length=0), "got length = 0; allowed: an integer"),
         *(
-            (lambda make=make: make(loss="mse"), "unknown loss 'mse'; allowed: cross_entropy, mean_squared_error")
+            (lambda make=make: make(loss="hinge"), "unknown loss 'hinge'; allowed: cross_entropy, mse")
             for make, _ in SMALL.values()
         ),
     ],

@@ -578,7 +578,7 @@ def test_of_several_labels_a_sample_each_counts_once(tmp_path: Path) -> None:
 
 
 def test_where_labels_are_no_classes_there_is_no_accuracy_and_that_is_told(tmp_path: Path) -> None:
-    size = '{"features": 3, "hidden": 4, "classes": 3, "loss": "mean_squared_error"}'
+    size = '{"features": 3, "hidden": 4, "classes": 3, "loss": "mse"}'
     changed = f'FIXED |= {{"model": "mlp", "model_kwargs": {size}, "dataset": one_hot}}\n'
     (tmp_path / "pieces.py").write_text(PIECES + changed)
     result = execute(load_recipe(tmp_path / "pieces.py"), out=tmp_path)

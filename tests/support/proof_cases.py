@@ -35,7 +35,7 @@ def drawn(seed: int) -> Training:
     """A training of a small network: many of them learn their data by heart, until losses and gradients vanish."""
     draw = np.random.default_rng([seed, 34])
     activation = str(draw.choice(["relu", "tanh"]))
-    loss = str(draw.choice(["cross_entropy", "mean_squared_error"], p=[0.8, 0.2]))
+    loss = str(draw.choice(["cross_entropy", "mse"], p=[0.8, 0.2]))
     classes, steps, batch = int(draw.integers(2, 9)), int(draw.integers(4, 60)), int(draw.integers(1, 24))
     spread = float(10 ** draw.uniform(-1, 1))
     if image := bool(draw.random() < 0.05):

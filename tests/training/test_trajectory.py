@@ -20,7 +20,7 @@ RULES: dict[str, Callable[[], d5.UpdateRule]] = {
     "adam": lambda: d5.Adam(lr=0.002),
     "momentum": lambda: d5.Momentum(lr=0.01, momentum=0.9),
 }
-LOSSES = ("cross_entropy", "mean_squared_error")
+LOSSES = ("cross_entropy", "mse")
 # The daily sample: a network of each kind once, rules and losses in turn; the rest is in `make test-all`.
 SAMPLE = {
     (name, list(RULES)[index % 2], LOSSES[index // 2 % 2])

@@ -1,94 +1,25 @@
-"""Extract a part of a model as a separate model, up to other outputs or between values; and add a loss."""
+"""Extract a part of a model as a separate model, up to other outputs or between values."""
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.core.errors import NetworkError, brief, suggestion
+from deep5.core.errors import NetworkError, suggestion
 from deep5.networks.edit.edited import (
     drop,
     edited,
-    free_name,
     known,
     listed,
-    made_node,
     name_of,
     names_of,
-    nodes_of,
-    unused,
     values_of,
 )
-from deep5.networks.onnx.fitting import shown, unlike
 
-__all__ = ["add_loss", "subnetwork", "with_outputs"]
-
-
-def add_loss(model: ir.Model, scores: str, kind: str, label: str, name: str) -> ir.Model:
-    """See `Network.add_loss`."""
-
-    def change(copy: ir.Model) -> list[ir.Node]:
-        graph, nodes, values = copy.graph, nodes_of(copy), values_of(copy)
-        source = known(scores, values, "value", "add_loss")
-        if kind not in ("cross_entropy", "mean_squared_error"):
-            raise NetworkError(f"add_loss: unknown loss {kind!r}; allowed: cross_entropy, mean_squared_error")
-        unused(name, values, "value", "add_loss")
-        if source.shape is None or source.dtype is None or (kind == "cross_entropy" and len(source.shape) < 2):
-            raise NetworkError(
-                f"add_loss: {scores!r} is {shown(source) if source.shape is not None else 'of unknown rank'}; allowed: "
-                "a value of known rank, for cross_entropy (N, classes, …); remedy: declare its shape in the file, or "
-                "name another value"
-            )
-        extents = list(source.shape) if kind == "mean_squared_error" else [source.shape[0], *source.shape[2:]]
-        kept = ir.Shape([one if isinstance(one, int) else one.value for one in extents])
-        if not isinstance(label, str) or not label:
-            raise NetworkError(f"add_loss: got {brief(label)} as the label; allowed: a name")
-        target = values.get(label)
-        dtypes = (source.dtype,) if kind == "mean_squared_error" else (ir.DataType.INT64, ir.DataType.INT32)
-        declared = ir.Value(name=label, shape=kept, type=ir.TensorType(dtypes[0]))
-        if target is None:
-            target = declared
-            graph.inputs.append(target)
-        elif unlike(target.shape, kept) or target.dtype not in dtypes:
-            raise NetworkError(
-                f"add_loss: the label {label!r} is {shown(target)}, and the scores {scores!r} {shown(source)}; allowed"
-                f": {shown(declared)}; remedy: label={_free_target(values)!r}, which declares such an input, or an "
-                "input that fits"
-            )
-        elif target not in graph.inputs:
-            what = "an initial value" if target.is_initializer() else "computed by the network itself"
-            raise NetworkError(
-                f"add_loss: the label {label!r} is {what}; allowed: an input, or a name that no value has; remedy: "
-                f"label={_free_target(values)!r}, which declares such an input"
-            )
-        if kind == "cross_entropy":
-            chain: list[tuple[str, list[ir.Value], dict[str, Any]]] = [
-                ("SoftmaxCrossEntropyLoss", [source, target], {"reduction": "mean"})
-            ]
-        else:
-            chain = [("Sub", [source, target], {}), ("Mul", [], {}), ("ReduceMean", [], {"keepdims": 0})]
-        made: list[ir.Node] = []
-        for op_type, begin, attributes in chain:
-            given = begin or [made[-1].outputs[0]] * (2 if op_type == "Mul" else 1)
-            called = free_name(op_type, nodes)
-            output = name if op_type == chain[-1][0] else f"{called}_output"
-            made.append(made_node(copy, op_type, given, [output], called, "", attributes, "add_loss"))
-            graph.append(made[-1])
-        graph.outputs.append(made[-1].outputs[0])
-        return made
-
-    return edited(model, f"the network after add_loss({scores!r})", change)
-
-
-def _free_target(values: Container[str]) -> str:
-    """A name for a label that no value has."""
-    names = itertools.chain(["target"], (f"target_{number}" for number in itertools.count(2)))
-    return next(one for one in names if one not in values)
+__all__ = ["subnetwork", "with_outputs"]
 
 
 def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:

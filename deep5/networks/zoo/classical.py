@@ -38,7 +38,7 @@ def lenet(
         classes: Number of classes.
         activation: `"tanh"` or `"relu"`.
         pooling: `"average"` or `"max"`.
-        loss: `"cross_entropy"`, the mean over the batch; or `"mean_squared_error"`, the mean over all elements.
+        loss: `"cross_entropy"`, the mean over the batch; or `"mse"`, the mean over all elements.
         dtype: Element type of parameters and images.
         seed: Seed of the initial weights: Glorot-uniform for tanh, He-normal for ReLU, biases zero.
 

@@ -34,7 +34,7 @@ __all__ = [
     "pooled_flat",
 ]
 
-_LOSSES = ("cross_entropy", "mean_squared_error")
+_LOSSES = ("cross_entropy", "mse")
 
 
 def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -> None:

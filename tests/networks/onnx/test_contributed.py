@@ -109,7 +109,7 @@ def test_a_stale_rank_after_a_hidden_shape(last: str, opset: int) -> None:
     assert len(network.outputs[last].shape) == 3
     x = DRAW.standard_normal((3, 4)).astype(np.float32)
     compared(network, model, "onnxruntime", {"x": x})
-    trained = network.add_loss(last, "mean_squared_error")
+    trained = network.add_loss(last, "mse")
     target = np.zeros((6, 1, 2), np.float32)
     found = d5.framework("onnxruntime").executor(trained).inference({"x": x, "label": target})
     expected = np.mean(np.square(plain(model, {"x": x})[last]))
@@ -123,7 +123,7 @@ def test_an_output_of_a_hidden_shape_needs_no_declared_one() -> None:
     assert str(network.outputs["y"]) == "float32 of unknown rank"
     compared(network, model, "onnxruntime", {"x": x})
     with pytest.raises(NetworkError, match=r"'y' is of unknown rank; allowed: a value of known rank.*; remedy: decl"):
-        network.add_loss("y", "mean_squared_error")
+        network.add_loss("y", "mse")
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "reference"])

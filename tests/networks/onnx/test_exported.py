@@ -58,7 +58,7 @@ def exported(name: str, form: str = "torchscript", *, batch: str | None = None) 
     module.load_state_dict(
         {key: torch.from_numpy(network.initial(key)) for key in dict(module.named_parameters())}, strict=False
     )
-    network = network.add_loss("y", "mean_squared_error", label="target")
+    network = network.add_loss("y", "mse", label="target")
     return module, network, {key: value.numpy() for key, value in feed.items()}, target
 
 

@@ -38,7 +38,7 @@ def folded(name: str) -> tuple[Any, Any, dict[str, np.ndarray]]:
     network = d5.Network.from_onnx(written(module, feed, dynamo=True, opset_version=18))
     target = torch.randn(module(*values).shape)
     torch.nn.functional.mse_loss(module(*values), target).backward()
-    network = network.add_loss("y", "mean_squared_error", label="target")
+    network = network.add_loss("y", "mse", label="target")
     return module, network, {**{key: value.numpy() for key, value in feed.items()}, "target": target.numpy()}
 
 

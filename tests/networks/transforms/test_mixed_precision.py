@@ -41,7 +41,7 @@ SMALL: dict[str, Callable[[], Network]] = {
         vocabulary=20, length=6, width=16, heads=2, layers=1, classes=5, causal=True, dropout=0.1
     ),
     "lstm": lambda: lstm(features=5, hidden=6, length=4, classes=5),
-    "mean_squared_error": lambda: mlp(features=30, hidden=40, classes=5, loss="mean_squared_error"),
+    "mse": lambda: mlp(features=30, hidden=40, classes=5, loss="mse"),
 }
 ALL = pytest.mark.parametrize("name", SMALL)
 
