@@ -54,7 +54,17 @@ _DESCRIPTORS = (property, types.MemberDescriptorType, types.GetSetDescriptorType
 # Identities of the functions and classes whose captured values are being described.
 _OUTSIDE: ContextVar[frozenset[int]] = ContextVar("outside", default=frozenset())
 # Under these keys a string may also name an object in a file.
-_IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
+_IN_FILES = {
+    *_REGISTRY,
+    "batch_size",
+    "parameter_groups",
+    "executor",
+    "candidate",
+    "baseline",
+    "bare",
+    "operator",
+    "loss",
+}
 
 
 def kind_of(key: str) -> str:
@@ -88,7 +98,7 @@ def canonical(
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        if key == "init":
+        if key == "init" or (key == "model" and value.lower().endswith(".onnx")):
             return _file_content(value, beside)
         if names_file(key, value):
             return _file_component(value, beside, by_text or not strict)
@@ -187,6 +197,8 @@ def _object(value: Any, key: str, strict: bool, by_text: bool) -> Any:
     if hasattr(value, "tobytes") and hasattr(value, "dtype") and hasattr(value, "shape"):
         content_hash = hashlib.sha256(value.tobytes()).hexdigest()
         return {"array": content_hash, "dtype": str(value.dtype), "shape": list(value.shape)}
+    if key == "model":  # a model of a framework's library; structure and weights are hashed with the content
+        return {"object": _component(kind, "", strict, by_text)}
     if not strict:
         return {"object": kind.__qualname__}
     raise RecipeError(
@@ -311,7 +323,7 @@ def _file_component(text: str, beside: Path | None, by_text: bool) -> Any:
 
 
 def _file_content(text: str, beside: Path | None) -> Any:
-    """A weights file is identified by its content, not by its path."""
+    """A file of weights or of a network is identified by its content, not by its path."""
     path = Path(beside or "", text)
     return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if is_file(path) else text
 

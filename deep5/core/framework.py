@@ -13,7 +13,8 @@ from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.layer_clock import LayerClock
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.operator import Operator
-from deep5.core.tensors import Device
+from deep5.core.own_model import OwnModel
+from deep5.core.tensors import Device, TensorSpec
 
 __all__ = ["Framework", "Support"]
 
@@ -114,6 +115,26 @@ class Framework(ABC):
             Unsupported: The time of a layer cannot be measured here, with the reason.
         """
         raise Unsupported(f"{self.name} does not measure the time of a layer")
+
+    def owns(self, model: object) -> bool:
+        """Whether an object is a model of this framework's library, which `own_model` takes; loads no library."""
+        return False
+
+    def own_model(
+        self, model: Any, loss: str | Callable[..., Any], inputs: Mapping[str, TensorSpec], *, device: str | Device
+    ) -> OwnModel:
+        """A model of this framework's library with a loss, which runs here without being rewritten.
+
+        Args:
+            model: The model; it is trained in place.
+            loss: A key of `deep5.networks.edit.loss.LOSSES`, or a function in the library's convention.
+            inputs: A specification of each input with the batch dimension; the last one is the label.
+            device: Where it runs.
+
+        Raises:
+            UsageError: The model or the loss does not fit.
+        """
+        raise Unsupported(f"{self.name} runs ONNX networks only")
 
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).

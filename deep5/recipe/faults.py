@@ -23,8 +23,11 @@ __all__ = [
     "groups_fault",
     "in_a_file",
     "init_fault",
+    "is_onnx_file",
+    "is_pair",
     "launcher_fault",
     "limit_fault",
+    "loss_fault",
     "loss_scale_fault",
     "master_weights_fault",
     "names_fault",
@@ -39,6 +42,16 @@ __all__ = [
 _PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 _COLLECTIVE = ("all_reduce",)
 _LAUNCHERS = ("mpiexec", "torchrun", "threads")
+
+
+def is_onnx_file(value: Any) -> bool:
+    """Whether the value of `model` is the path of an ONNX file."""
+    return isinstance(value, str) and value.lower().endswith(".onnx")
+
+
+def is_pair(value: Any) -> bool:
+    """Whether the value of `model` is `(init, apply)`: the functions of a network written in JAX."""
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(map(callable, value))
 
 
 def text_fault(value: Any) -> str | None:
@@ -214,8 +227,20 @@ def device_fault(value: Any) -> str | None:
     return None
 
 
+def loss_fault(value: Any) -> str | None:
+    """The name of a loss, FILE.py:NAME, or a function."""
+    from deep5.networks.edit.loss import LOSSES
+
+    if callable(value) or (isinstance(value, str) and (value in LOSSES or ".py:" in value)):
+        return None
+    tail = suggestion(value, LOSSES) if isinstance(value, str) else ""
+    return f"is {value!r:.60}; allowed: {', '.join(LOSSES)}, FILE.py:NAME, or a function of the model's framework{tail}"
+
+
 def component_fault(key: str, kind: str, value: Any) -> str | None:
     """A component: a name must be registered (nothing is loaded); an object is checked on use."""
+    if key == "model" and (is_onnx_file(value) or is_pair(value)):
+        return None
     if value is None or isinstance(value, (bool, int, float, complex, bytes, list, tuple, set, Mapping)):
         return f"{key!r} is {value!r}; allowed: the name of a component, a class, a function or an object"
     if not isinstance(value, str) or ".py:" in value:

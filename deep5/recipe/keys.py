@@ -101,6 +101,7 @@ _RANKS = {
 }
 _TRAINING = {
     "model": Key(kind="networks"),
+    "loss": Key(default=None, optional=True, fault=faults.loss_fault),
     "dataset": Key(kind="datasets"),
     "train_sampler": Key(kind="samplers", default="shuffle"),
     "validation_sampler": Key(kind="samplers", default="ordered"),

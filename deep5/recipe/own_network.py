@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+import sys
 import time
 import weakref
 from collections.abc import Mapping
@@ -17,10 +18,12 @@ from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import to_numpy
+from deep5.networks.flax_state import flax_values, is_flax
 from deep5.networks.keras_structure import is_keras, keras_structure
+from deep5.recipe.faults import is_onnx_file, is_pair
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.opened_files import noting
-from deep5.recipe.part import Part, is_factory
+from deep5.recipe.part import Part, is_factory, taken
 from deep5.recipe.registered import own_registered
 
 __all__ = ["IDENTITY_SEED", "Digest", "described_network", "is_own_network", "made_network"]
@@ -32,6 +35,10 @@ IDENTITY_SEED = derive_seed(0, "weights")
 _CHEAP_S = 10.0
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
+_AN_OBJECT = (
+    "the model is an object: its initial weights are those that it has, whatever the seed; remedy: give its class or a "
+    "function that returns it, which draws them from the seed"
+)
 # By component, whether two networks created at one seed had the same weights.
 _REPEATS: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
@@ -61,11 +68,13 @@ class Digest:
 
 
 def is_own_network(value: Any) -> bool:
-    """Whether the value of `model` is the user's code that creates a network."""
+    """Whether the value of `model` is the user's: code that creates a network, a file, or a model of a library."""
+    if is_onnx_file(value) or is_pair(value):
+        return True
     if isinstance(value, str):
         return ".py:" in value or own_registered("networks", value) is not None
     if not is_factory(value):
-        return False
+        return not hasattr(value, "structure_hash")  # a network as an object is its own canonical form
     return name_of("networks", value) is None or is_own_module(str(getattr(value, "__module__", None)))
 
 
@@ -86,10 +95,14 @@ def made_network(part: Part, seed: int) -> tuple[Any, str | None]:
         MissingDependency: As `Part.made`.
     """
     component = part.component()
+    if is_onnx_file(part.value):
+        return part.make(component), None
     shipped = str(getattr(component, "__module__", "")).startswith("deep5.")
     if shipped and not is_own_network(part.value):
         return part.make(component, seed=seed), None
     network, seconds = _timed(part, component, seed)
+    if network is component:
+        return network, None if is_pair(component) or hasattr(component, "structure_hash") else _AN_OBJECT
     repeats = _known(component)
     if repeats is None and seconds < _CHEAP_S:
         repeats = _remember(component, digest_of(network) == digest_of(_timed(part, component, seed)[0]))
@@ -129,8 +142,16 @@ def described_network(part: Part) -> Digest | None:
 
 def _timed(part: Part, component: Any, seed: int) -> tuple[Any, float]:
     begin = time.perf_counter()
-    network = seeded_call(seed, lambda: part.make(component, seed=seed))
+    network = seeded_call(seed, lambda: part.make(component, seed=seed, **_streams(component, seed)))
     return network, time.perf_counter() - begin
+
+
+def _streams(component: Any, seed: int) -> dict[str, Any]:
+    """Flax's random streams, for a component that takes them: JAX has no global generator to seed."""
+    nnx = getattr(sys.modules.get("flax"), "nnx", None)
+    if nnx is None or not is_factory(component) or "rngs" not in taken(component, {"rngs": None}):
+        return {}
+    return {"rngs": nnx.Rngs(seed)}
 
 
 def _known(component: Any) -> bool | None:
@@ -147,8 +168,8 @@ def _remember(component: Any, repeats: bool) -> bool:
 
 
 def digest_of(network: Any) -> Digest | None:
-    """The hashes of a network of any kind: of deep5, a module with `state_dict()` or `get_weights()`, or arrays in
-    dicts and lists; None for others."""
+    """The hashes of a network of any kind: of deep5, a module with `state_dict()` or `get_weights()`, a module of Flax,
+    or arrays in dicts and lists; None for others."""
     if hasattr(network, "structure_hash") and hasattr(network, "weights_hash"):
         return Digest(structure=network.structure_hash(), weights=network.weights_hash())
     values: Any = network
@@ -156,6 +177,8 @@ def digest_of(network: Any) -> Digest | None:
         if callable(read := getattr(network, name, None)) and not inspect.isclass(network):
             values = read()
             break
+    if is_flax(network):
+        values = flax_values(network)
     structure, weights = hashlib.sha256(), hashlib.sha256()
     if values is not network:
         described = keras_structure(network) if is_keras(network) else f"{type(network).__qualname__} {network!r}"
@@ -164,7 +187,7 @@ def digest_of(network: Any) -> Digest | None:
         count = _add(structure, weights, "", values)
     except (Deep5Error, TypeError, ValueError, RecursionError):
         return None
-    if not count:
+    if not count and not is_flax(network):
         return None
     from deep5.networks.module_state import attributes_of
 

@@ -22,6 +22,7 @@ from deep5.core.errors import (
     suggestion,
 )
 from deep5.core.plugins import load, missing_dependency
+from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.file import named_in_file
 from deep5.recipe.keys import Key
 from deep5.recipe.own_modules import importable
@@ -80,8 +81,12 @@ class Part:
     def _resolved(self, value: Any) -> Any:
         if not isinstance(value, str):
             return value
+        if self.key == "model" and is_onnx_file(value):
+            return functools.partial(_network_of_file, Path(self.folder or "", value))
         try:
-            return named_in_file(value, self.folder) if ".py:" in value else load(self.kind, value)
+            if ".py:" in value:
+                return named_in_file(value, self.folder)
+            return value if self.key == "loss" else load(self.kind, value)
         except MissingDependency as error:
             raise MissingDependency(f"{self.where}{error}") from error
         except UsageError as error:
@@ -236,6 +241,13 @@ def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {name: value for name, value in named.items() if name in parameters}
+
+
+def _network_of_file(path: Path, *, parameters: Any = None) -> Any:
+    """The network of an ONNX file; `parameters` as for `Network.from_onnx`."""
+    from deep5.networks.network import Network
+
+    return Network.from_onnx(path, parameters=parameters)
 
 
 def _unfinished(made: type) -> str:

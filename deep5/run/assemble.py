@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import RecipeError
@@ -16,8 +16,9 @@ from deep5.recipe.generators import seeded_call
 from deep5.recipe.own_network import made_network
 from deep5.recipe.part import Parts
 from deep5.run.assemble_executor import ExecutorMaker
+from deep5.run.assemble_network import NetworkPart, network_part
 from deep5.run.assemble_optimizer import events_of, make_optimizer
-from deep5.run.assemble_samples import samplers
+from deep5.run.assemble_samples import samplers, splits_of
 from deep5.run.assemble_scheme import plain_scheme, wrapped
 from deep5.run.weights import initial_weights, prepared
 
@@ -29,7 +30,10 @@ __all__ = ["Components", "assemble"]
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """The components that a training recipe names, and the settings that its executor reports."""
+    """The components that a training recipe names, and the settings that its executor reports.
+
+    `build` makes an executor of another network as the recipe's was made, from the network and a seed.
+    """
 
     framework: str
     executor: GraphExecutor
@@ -44,13 +48,16 @@ class Components:
     noise: int
     threads: int | None
     warnings: tuple[str, ...]
+    network: NetworkPart | None
+    build: Callable[[Any, int], GraphExecutor]
 
 
-def assemble(parts: Parts, communicator: Communicator | None = None) -> Components:
+def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph: bool = False) -> Components:
     """Create all components that a training recipe names.
 
     Args:
         parts: The recipe's parts, by key.
+        as_graph: Whether a model of a framework's library is exported even if it runs as it is, as in comparisons.
         communicator: Communicator of the ranks that train together: each rank gets its part of every batch, and the
             scheme wraps its optimizer; None: a single process without a scheme.
 
@@ -59,9 +66,6 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
             run the network or has no such device.
         MissingDependency: A package that a component needs is not installed.
     """
-    from deep5.networks.network import Network
-    from deep5.training.dataset import Splits
-
     # Before any framework is loaded, so that errors in the scheme are reported immediately.
     scheme = None if communicator is None else plain_scheme(parts)
     seed = parts["seed"].value
@@ -71,20 +75,33 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
     )
     maker = ExecutorMaker(parts, ranks=_ranks_here(communicator))
-    network, unrepeatable = made_network(parts["model"], seeds["weights"])
-    executor = None
-    if isinstance(network, Network):
-        network = prepared(parts, network)
+    made, unrepeatable = made_network(parts["model"], seeds["weights"])
+
+    @functools.cache
+    def splits() -> Any:
+        return splits_of(parts["dataset"])
+
+    # A module's weights may be drawn when its executor is created.
+    device = maker.place
+    found = seeded_call(
+        seeds["weights"],
+        lambda: network_part(parts, made, splits, maker.framework, device=device, as_graph=as_graph),
+    )
+    executor: GraphExecutor | None = None
+    build = maker.make
+    if found is not None and found.graph is not None:
+        network: Any = prepared(parts, found.graph)
+        if found.own is not None and found.as_it_is:
+            build = found.own.executor_of
     else:
-        # A module's weights may be drawn when its executor is created.
-        executor = seeded_call(seeds["weights"], partial(_native_executor, parts, network, maker, noise))
+        _check_native(parts)
+        executor = seeded_call(
+            seeds["weights"], lambda: maker.make(made, noise) if found is None else found.executor(noise)
+        )
         network, maker.name = executor.network, executor.settings().get("framework", maker.name)
-    splits = parts["dataset"].made()
-    if not isinstance(splits, Splits):
-        raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
-    train_sampler, validation, batch_size = samplers(parts, network, splits, seeds["order"], communicator)
+    train_sampler, validation, batch_size = samplers(parts, network, splits(), seeds["order"], communicator)
     if executor is None:
-        executor = maker.make(network, noise)
+        executor = build(network, noise)
     settings = maker.settle(executor)
     optimizer = make_optimizer(parts, maker.name)
     if communicator is not None and scheme is not None:
@@ -94,7 +111,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         executor=executor,
         settings=settings,
         optimizer=optimizer if scheme is None else scheme,
-        splits=splits,
+        splits=splits(),
         train_sampler=train_sampler,
         validation_sampler=validation,
         batch_size=batch_size,
@@ -103,6 +120,8 @@ def assemble(parts: Parts, communicator: Communicator | None = None) -> Componen
         noise=noise,
         threads=maker.threads,
         warnings=(*maker.warnings, *([] if unrepeatable is None else [unrepeatable])),
+        network=found,
+        build=build,
     )
 
 
@@ -116,11 +135,8 @@ def _ranks_here(communicator: Communicator | None) -> int:
     return hosts.count(hosts[communicator.rank])
 
 
-def _native_executor(parts: Parts, network: Any, maker: ExecutorMaker, seed: int) -> GraphExecutor:
-    """The executor of a network that does not use ONNX operators: the recipe's own function under `executor` creates
-    it."""
-    if parts["executor"].value is None:
-        raise parts["model"].not_a(network, "a d5.Network, or a function that returns one; otherwise set 'executor'")
+def _check_native(parts: Parts) -> None:
+    """Reject keys that apply to a graph only."""
     if parts["precision"].value is not None:
         raise RecipeError(
             f"{parts['precision'].where}'precision' is for a d5.Network; remedy: set it in the function under 'model'"
@@ -129,4 +145,3 @@ def _native_executor(parts: Parts, network: Any, maker: ExecutorMaker, seed: int
         raise RecipeError(
             f"{parts['init'].where}'init' is for a d5.Network; remedy: load the weights in the function under 'model'"
         )
-    return maker.make(network, seed)

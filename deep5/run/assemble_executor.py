@@ -14,7 +14,15 @@ from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
 from deep5.recipe.part import Part, Parts
 
-__all__ = ["ExecutorMaker", "executor_factory", "named_executor", "named_framework", "written_numerics"]
+__all__ = [
+    "ExecutorMaker",
+    "device_of",
+    "executor_factory",
+    "framework_of",
+    "named_executor",
+    "named_framework",
+    "written_numerics",
+]
 
 
 class ExecutorMaker:
@@ -26,6 +34,8 @@ class ExecutorMaker:
 
     Attributes:
         name: Name of the framework.
+        framework: The framework; None: the recipe's own function makes the executor.
+        place: The device.
         threads: The requested number of threads; None if the framework keeps its own setting.
         warnings: What differs from the recipe's settings so far.
     """
@@ -33,6 +43,8 @@ class ExecutorMaker:
     def __init__(self, parts: Parts, *, ranks: int = 1) -> None:
         self._parts, self._ranks = parts, ranks
         self.name, self._known, self._build = executor_factory(parts)
+        self.framework = framework_of(parts)
+        self.place = device_of(parts)
         self.threads: int | None = None
         self.warnings: list[str] = []
         # Before the executor is created: some frameworks fix their threads at the first computation, and creating it
@@ -117,6 +129,17 @@ def executor_factory(parts: Parts) -> tuple[str, Framework | None, Callable[[Any
     return name, known, lambda network, seed: parts["executor"].make(made, network, device=place, seed=seed)
 
 
+def framework_of(parts: Parts) -> Framework | None:
+    """The framework that makes the executor, named as such or by the name of the tutorial's recipes; None: the recipe's
+    own function makes it."""
+    if parts["framework"].value is not None:
+        return named_framework(parts)
+    _, known, _ = executor_factory(parts)
+    given = parts["executor"].component()
+    named = known is not None and (named_executor(parts["executor"])[0] is not None or given.__name__ == "from_model")
+    return known if named else None
+
+
 def named_executor(part: Part) -> tuple[Framework | None, Any]:
     """What `executor` names: the framework, if it is one or its class, and what makes an executor of a network."""
     given = part.component()
@@ -185,10 +208,13 @@ def written_numerics(parts: Parts) -> list[str]:
 
 
 def _on_host(parts: Parts) -> bool:
-    # The tutorial's recipes pass the device with the executor.
+    return device(device_of(parts)).kind == "cpu"
+
+
+def device_of(parts: Parts) -> Any:
+    """The device, which the tutorial's recipes pass with the executor."""
     own = [parts[key].kwargs.get("device") for key in ("framework", "executor")]
-    place = next((found for found in own if found is not None), parts["device"].value)
-    return device(place).kind == "cpu"
+    return next((found for found in own if found is not None), rank_device(parts["device"].value))
 
 
 def _numerics_warnings(parts: Parts, name: str, found: Mapping[str, Any]) -> list[str]:

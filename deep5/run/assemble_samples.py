@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import RecipeError, UsageError, contained, described
 from deep5.recipe.faults import batch_size_fault
-from deep5.recipe.part import Parts
+from deep5.recipe.part import Part, Parts
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
 
-__all__ = ["length", "samplers"]
+__all__ = ["length", "samplers", "splits_of"]
 
 
 def samplers(
@@ -108,3 +108,17 @@ def _first_size(given: Any, where: str) -> int:
 def length(samples: Any) -> int | None:
     """Number of samples, if known."""
     return len(samples) if hasattr(samples, "__len__") else None
+
+
+def splits_of(part: Part) -> Any:
+    """The data set of a recipe.
+
+    Raises:
+        RecipeError: The component returns something else.
+    """
+    from deep5.training.dataset import Splits
+
+    splits = part.made()
+    if not isinstance(splits, Splits):
+        raise part.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
+    return splits

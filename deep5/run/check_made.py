@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from deep5.core.errors import Deep5Error, RecipeError, contained
 from deep5.recipe.experiment import Experiment
+from deep5.recipe.generators import seeded_call
+from deep5.recipe.own_network import made_network
 from deep5.recipe.part import Parts
+from deep5.run.assemble_executor import device_of, framework_of
+from deep5.run.assemble_network import network_part
 from deep5.run.assemble_optimizer import events_of, make_optimizer
-from deep5.run.assemble_samples import samplers
+from deep5.run.assemble_samples import samplers, splits_of
 from deep5.run.record import observers_of
 from deep5.run.weights import prepared
 
@@ -34,8 +39,6 @@ def check_made(experiment: Experiment) -> list[str]:
 
 def _checked(parts: Parts) -> list[str]:
     from deep5.core.seeds import derive_seed
-    from deep5.networks.network import Network
-    from deep5.training.dataset import Splits
     from deep5.training.downloads import DataMissing, nothing_fetched
     from deep5.training.trainer import check_names
 
@@ -43,24 +46,26 @@ def _checked(parts: Parts) -> list[str]:
     events_of(parts, optimizer)
     _check_rule(parts, optimizer)
     seed = parts["seed"].value
-    network = parts["model"].made(seed=derive_seed(seed, "weights"))
-    if not isinstance(network, Network):
-        if parts["executor"].value is None:
-            raise parts["model"].not_a(
-                network, "a d5.Network, or a function that returns one; otherwise set 'executor'"
-            )
-        return ["the network is native code: a run checks that it fits the data set"]
-    network = prepared(parts, network)
-    try:
-        check_names(network)
-    except Deep5Error as error:
-        raise RecipeError(f"{parts['model'].where}'model': {error}") from error
-    try:
+    weights = derive_seed(seed, "weights")
+    made = made_network(parts["model"], weights)[0]
+
+    @functools.cache
+    def splits() -> Any:
         with nothing_fetched():
-            splits = parts["dataset"].made()
-            if not isinstance(splits, Splits):
-                raise parts["dataset"].not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
-            samplers(parts, network, splits, derive_seed(seed, "order"), None)
+            return splits_of(parts["dataset"])
+
+    try:
+        found = seeded_call(
+            weights, lambda: network_part(parts, made, splits, framework_of(parts), device=device_of(parts))
+        )
+        if found is None:
+            return ["the network is native code: a run checks that it fits the data set"]
+        network: Any = found.executor(0).network if found.graph is None else prepared(parts, found.graph)
+        try:
+            check_names(network)
+        except Deep5Error as error:
+            raise RecipeError(f"{parts['model'].where}'model': {error}") from error
+        samplers(parts, network, splits(), derive_seed(seed, "order"), None)
     except RecipeError as error:
         if not isinstance(error.__cause__, DataMissing):
             raise

@@ -78,6 +78,8 @@ def train(
         train_as_rank(experiment, trainer, communicator, listeners, keeper, resuming=resume is not None)
         return None
     settings, components = parts.settings, _described(trainer, (*listeners, *(saving if requested else ())))
+    if parts.network is not None and parts.network.document:
+        components = {"model": dict(parts.network.document), **components}
     bound = {**settings, **parts.executor.settings()}  # binding the optimizer adds the type of updates
     run = RunRecord(
         experiment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,8 @@ from deep5.core.errors import Unsupported
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
 from deep5.core.network_spec import NetworkSpec
-from deep5.core.tensors import Device
+from deep5.core.own_model import OwnModel
+from deep5.core.tensors import Device, TensorSpec
 from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ class PyTorch(Framework):
 
     name = "pytorch"
     modes: ClassVar[Mapping[str, str]] = {
-        "compiled": "torch.compile over the forward and the backward pass; the first call takes seconds"
+        "compiled": "torch.compile over the forward and the backward pass; the first call takes seconds",
+        "exported": "a model that is a torch.nn.Module is exported to ONNX and runs as that network",
     }
     requires = ("torch",)
     thread_variable = "MKL_NUM_THREADS"
@@ -86,6 +89,19 @@ class PyTorch(Framework):
         from deep5.frameworks.pytorch.operator_executor import PyTorchOperatorExecutor
 
         return PyTorchOperatorExecutor(operator, self, device=self._place(device), compiler=self._compiler())
+
+    @override
+    def owns(self, model: object) -> bool:
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(model, torch.nn.Module)
+
+    @override
+    def own_model(
+        self, model: Any, loss: str | Callable[..., Any], inputs: Mapping[str, TensorSpec], *, device: str | Device
+    ) -> OwnModel:
+        from deep5.frameworks.pytorch.own_model import TorchModel
+
+        return TorchModel(model, loss, inputs, str(self._place(device)))
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """torch.optim's own optimizers, fused if there is a fused version."""

@@ -18,6 +18,8 @@ from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.networks.module_state import attributes_of
+from deep5.networks.native import NativeNetwork
+from deep5.networks.network import Network
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
@@ -87,12 +89,26 @@ def from_module(
 class ModuleExecutor(TorchExecutor):
     """A module on PyTorch; made by `from_module`. Implements `GraphExecutor`.
 
+    Args:
+        module: As for `from_module`.
+        loss: As for `from_module`.
+        inputs: As for `from_module`.
+        outputs: As for `from_module`.
+        seed: As for `from_module`.
+        graph: The module's export, for which it stands: the executor has the parameters and buffers of this network.
+
     Attributes:
         module: The module, whose parameters are trained.
     """
 
     def __init__(
-        self, module: torch.nn.Module, loss: Loss, inputs: dict[str, TensorSpec], outputs: tuple[str, str], seed: int
+        self,
+        module: torch.nn.Module,
+        loss: Loss,
+        inputs: dict[str, TensorSpec],
+        outputs: tuple[str, str],
+        seed: int,
+        graph: Network | None = None,
     ) -> None:
         self.module, self._loss = module, loss
         self._said = f"the module {type(module).__name__}", f"the loss {said_of(loss)}"
@@ -106,7 +122,7 @@ class ModuleExecutor(TorchExecutor):
         specs = {name: _spec(name, value) for name, value in live.items()}
         # Whether the module's output, and the loss, may share memory with their inputs or with live values.
         self._borrows, self._owned = [False, False], _places(live.values())
-        network = probed_network(
+        network: NativeNetwork | Network = probed_network(
             type(module).__name__,
             self._said,
             inputs,
@@ -117,6 +133,11 @@ class ModuleExecutor(TorchExecutor):
             structure=_structure(module, loss),
             value=lambda name: live[name].detach().cpu().numpy(),
         )
+        if graph is not None:
+            own = dict(module.named_parameters(remove_duplicate=False))
+            parameters = {name: own[name] for name in graph.parameter_specs}
+            buffers = {name: live[name] for name in graph.buffer_specs}
+            network = graph
         kind, index = self._place.type, self._place.index or 0
         super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)
 
