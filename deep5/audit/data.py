@@ -135,6 +135,9 @@ def check_own_network(ledger: Ledger, document: Mapping[str, Any]) -> None:
     if document["seeds"].get("weights") != seed_for(0, "weights") or {"init", "precision"} & parts.keys():
         ledger.skip("the network in the recipe's hash: that of the run depends on more than seed 0")
         return
+    if parts.get("loss") is not None:
+        ledger.skip("the network in the recipe's hash: that of the run has a loss besides")
+        return
     for key, name in (("structure", "network"), ("weights", "initial_weights")):
         if network[key] is not None and provenance[name] is not None:
             ledger.same(1, f"the {name.replace('_', ' ')}, by the recipe's hash", provenance[name], network[key])

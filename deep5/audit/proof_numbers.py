@@ -19,7 +19,12 @@ _SMALLEST = 1e8
 _ROUNDING = 1e-6
 _HALF, _WHOLE = "update on its own gradient", "update of a whole step"
 # Rows whose two measures are of different numbers.
-_OTHERWISE = (_HALF, _WHOLE, "gradients in float64 at a float64 state")
+_OTHERWISE = (
+    _HALF,
+    _WHOLE,
+    "gradients in float64 at a float64 state",
+    "gradients in float64 at a float64 state, of the model itself",
+)
 # Fewer differences may be zero by chance.
 _FEWEST = 3
 _FREE = "losses in float32, free-running"

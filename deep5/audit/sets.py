@@ -123,7 +123,11 @@ class Together:
         if recipe.get("hash_version") is None or any(_UNREPEATABLE in reported for reported in document["warnings"]):
             return
         chosen = {key: value for key, value in recipe["mutable"].items() if key.startswith(_DRAWN)}
-        if parts.get("executor") is not None:
+        if "loss" in recipe["mutable"]:
+            chosen["loss"] = recipe["mutable"]["loss"]
+        model = (document["components"] or {}).get("model") or {}
+        # A library's model is another network as it is than as an export.
+        if parts.get("executor") is not None or model.get("kind", "ONNX") != "ONNX":
             chosen |= {key: value for key, value in recipe["mutable"].items() if key.startswith(_NATIVE)}
         stated = [recipe["hash"], recipe["size"], chosen, document["seeds"].get("weights"), provenance["init"]]
         for key in ("network", "initial_weights"):

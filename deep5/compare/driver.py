@@ -243,8 +243,9 @@ class _Comparison:
         if self.plan.kind == "operators":
             return operator_rows(candidate.label, right, found, own["allowed"]), left_out
         if self.plan.kind == "inference":
-            return inference_rows(candidate.label, right, found), left_out
-        rows, undecided = training_rows(candidate.label, right, found, smooth=answer["smooth"])
+            return inference_rows(candidate.label, right, found, itself=own["itself"]), left_out
+        smooth, itself = answer["smooth"], own["itself"]
+        rows, undecided = training_rows(candidate.label, right, found, smooth=smooth, itself=itself)
         return rows, [*left_out, *undecided]
 
     # 3. Timing -------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _outputs(
     if name is not None:
         recipe = of_reference(recipe)
     parts = assembled(recipe)
-    network, make = parts.executor.network, executors_of(recipe, parts)
+    network, make = parts.executor.network, executors_of(parts)
     batches = first_batches(parts, min(request["steps"], _BATCHES))
     found: dict[str, Any] = {}
     left_out = []
@@ -69,6 +69,7 @@ def _outputs(
         "steps": len(batches),
         "smooth": is_smooth(network),
         "left_out": left_out,
+        "itself": parts.network is not None and parts.network.as_it_is,
         "settings": observed(parts.executor.settings()),
     }
     return answer, found

@@ -13,9 +13,11 @@ from deep5.core.errors import UsageError
 from deep5.core.plugins import load, mode_fault
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT, Scheme
-from deep5.recipe.experiment import Experiment
-from deep5.recipe.keys import base
+from deep5.recipe.experiment import Experiment, recipe_parts
+from deep5.recipe.keys import TRAINING, base
+from deep5.recipe.own_network import IDENTITY_SEED, is_own_network, made_network
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.run.assemble_network import owner_of
 from deep5.run.choice import workload_of
 from deep5.run.workload import Workload
 
@@ -137,7 +139,7 @@ def make_plan(
     workload = workload_of(Experiment.of(loaded))
     kind = kind_of(workload, kind)
     _check_names(frameworks)
-    names = list(frameworks) or workload.frameworks()
+    names = _with_export(list(frameworks) or workload.frameworks(), loaded)
     for key, values in (vary or {}).items():
         if not values:
             raise UsageError(f"--vary {key} has no value; allowed: at least one")
@@ -200,6 +202,18 @@ def make_plan(
         scheme=scheme,
         contents=contents,
     ), recipes
+
+
+def _with_export(names: Sequence[str], recipe: Recipe) -> list[str]:
+    """The frameworks; the own one of a library's model takes part twice: with the model as it is, and its export."""
+    if recipe.kind is not TRAINING or not is_own_network(recipe.value("model")):
+        return list(names)
+    made, _ = made_network(recipe_parts(recipe)["model"], IDENTITY_SEED)
+    owner = owner_of(made)
+    if owner is None or owner.name not in names or f"{owner.name}:exported" in names:
+        return list(names)
+    place = list(names).index(owner.name) + 1
+    return [*names[:place], f"{owner.name}:exported", *names[place:]]
 
 
 def _check_effect(kind: str, key: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ __all__ = ["ProofRow", "inference_rows", "is_of_an_update", "operator_rows", "tr
 
 # For outputs in evaluation: the rounding of the element type times the depth, plus two orders of magnitude.
 _OUTPUTS = {"float64": 1e-9, "float32": 1e-5}
+# A graph stores the numbers in a model's code, such as an epsilon, in float32: in float64, a model as it is differs
+# from its export by their rounding, 6e-8 each, times the depth and the steps. A wrong one is off by far more.
+_ITSELF, _ITSELF_ALLOWED = ", of the model itself", 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,12 @@ class ProofRow:
 
 
 def training_rows(
-    candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], *, smooth: bool
+    candidate: str,
+    reference: Mapping[str, np.ndarray],
+    own: Mapping[str, np.ndarray],
+    *,
+    smooth: bool,
+    itself: bool = False,
 ) -> tuple[list[ProofRow], list[str]]:
     """The four parts of `deep5.training.trajectory`: a candidate compared with the reference's float64 trajectory; and
     what cannot be decided.
@@ -59,6 +67,7 @@ def training_rows(
         reference: Arrays of the reference's `Waypoints`.
         own: Arrays of the candidate's `Played`.
         smooth: Whether the network has no kinks.
+        itself: Whether the candidate runs a library's model as it is, and the reference its export.
     """
     from deep5.training.replay import Waypoints
     from deep5.training.trajectory import Played, same_trajectory
@@ -78,16 +87,23 @@ def training_rows(
         )
         for found in proof.comparisons
     ]
-    return rows, list(proof.undecided)
+    return [_of_itself(row) if itself else row for row in rows], list(proof.undecided)
+
+
+def _of_itself(row: ProofRow) -> ProofRow:
+    """A row of a model as it is: in float64, with the tolerance for the rounded numbers of its export."""
+    if "float64" not in row.what.removesuffix(" at a float64 state"):
+        return row
+    return replace(row, what=row.what + _ITSELF, allowed=_ITSELF_ALLOWED)
 
 
 def is_of_an_update(row: ProofRow) -> bool:
     """Whether the row depends on the optimizer's update; losses and gradients of a given state do not."""
-    return row.part in ("a", "d") or not row.what.endswith("at a float64 state")
+    return row.part in ("a", "d") or not row.what.removesuffix(_ITSELF).endswith("at a float64 state")
 
 
 def inference_rows(
-    candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+    candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], *, itself: bool = False
 ) -> list[ProofRow]:
     """Outputs in evaluation, in float64 and in float32.
 
@@ -95,6 +111,7 @@ def inference_rows(
         candidate: Its label.
         reference: By `DTYPE/BATCH/OUTPUT`, in float64.
         own: By the same names.
+        itself: As for `training_rows`.
     """
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for dtype in dict.fromkeys(name.partition("/")[0] for name in own):
@@ -103,7 +120,7 @@ def inference_rows(
             value = own.get(f"{dtype}/{place}/{key}")
             # A missing output counts as different.
             found.setdefault((dtype, key), []).append((math.inf, math.inf) if value is None else _apart(value, right))
-    return [
+    rows = [
         ProofRow(
             candidate=candidate,
             workload=None,
@@ -115,6 +132,7 @@ def inference_rows(
         )
         for (dtype, key), pairs in found.items()
     ]
+    return [_of_itself(row) if itself else row for row in rows]
 
 
 def operator_rows(

@@ -57,7 +57,7 @@ def _reference(
     report("the reference's trajectory in float64")
     make = _maker(recipe, parts.framework)
     feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
-    waypoints = Waypoints.along(executors_of(recipe, parts), make, feeds, _restarts(double), _schedules(recipe, parts))
+    waypoints = Waypoints.along(executors_of(parts), make, feeds, _restarts(double), _schedules(recipe, parts))
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "steps": len(batches),
@@ -79,16 +79,18 @@ def _prove(
     report("the assembly")
     parts = assembled(recipe)
     network = parts.executor.network
+    _check_noise(parts)
     double = with_precision(network, "float64")
     batches = first_batches(parts, request["steps"])
     waypoints = Waypoints.of_arrays(load_file(request["waypoints"]))
     report("the proof's trajectories")
     feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
     make = _maker(recipe, parts.framework)
-    played = play(executors_of(recipe, parts), make, feeds, waypoints, _schedules(recipe, parts))
+    played = play(executors_of(parts), make, feeds, waypoints, _schedules(recipe, parts))
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "left_out": list(played.left_out),
+        "itself": parts.network is not None and parts.network.as_it_is,
         "settings": observed(parts.executor.settings()),
     }
     return answer, played.arrays()
@@ -168,13 +170,36 @@ def assembled(recipe: Recipe) -> Any:
     from deep5.networks.network import Network
     from deep5.run.assemble import assemble
 
-    parts = assemble(recipe_parts(recipe))
+    parts = assemble(recipe_parts(recipe), as_graph=True)
     if not isinstance(parts.executor.network, Network):
         raise UsageError(
             f"the network of {recipe.name} is native code; allowed: a network of ONNX's operators, which the reference "
             "can run; remedy: deep5 run, whose result proves nothing of other frameworks"
         )
     return parts
+
+
+# Operators that draw random numbers: libraries draw them from their own streams, deep5 from its own for all back-ends.
+_RANDOM = (
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+
+
+def _check_noise(parts: Any) -> None:
+    """Reject a library's model that draws random numbers in training: its export draws others."""
+    drawn = [node.op_type for node in parts.executor.network.nodes if node.op_type in _RANDOM]
+    if drawn and parts.network is not None and parts.network.as_it_is:
+        raise UsageError(
+            f"{parts.network.own.name} as it is draws random numbers ({drawn[0]}) from the stream of its library, and "
+            "its training cannot be compared with that of its export, which draws others; remedy: compare the exports "
+            "(--frameworks pytorch:exported,jax, say), set its dropout to 0, or compare inference (--of inference)"
+        )
 
 
 def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
@@ -256,15 +281,12 @@ def of_reference(recipe: Recipe) -> Recipe:
     return replace(recipe, fixed=fixed, mutable=mutable)
 
 
-def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
+def executors_of(parts: Any) -> Callable[[Any], GraphExecutor]:
     """A function that creates executors of other networks like the recipe's: the proof covers the timed code."""
-    from deep5.run.assemble_executor import executor_factory
-
-    _, _, build = executor_factory(recipe_parts(recipe))
 
     def made(network: Any) -> GraphExecutor:
         try:
-            return build(network, parts.seeds["noise"])  # type: ignore[no-any-return]
+            return parts.build(network, parts.seeds["noise"])  # type: ignore[no-any-return]
         except RecipeError as error:
             if isinstance(error.__cause__, Unsupported):
                 raise error.__cause__ from None  # the part of the proof that it cannot take part in

@@ -116,12 +116,19 @@ class Framework(ABC):
         """
         raise Unsupported(f"{self.name} does not measure the time of a layer")
 
-    def owns(self, model: object) -> bool:
+    @classmethod
+    def owns(cls, model: object) -> bool:
         """Whether an object is a model of this framework's library, which `own_model` takes; loads no library."""
         return False
 
     def own_model(
-        self, model: Any, loss: str | Callable[..., Any], inputs: Mapping[str, TensorSpec], *, device: str | Device
+        self,
+        model: Any,
+        loss: str | Callable[..., Any],
+        inputs: Mapping[str, TensorSpec],
+        *,
+        device: str | Device,
+        seed: int,
     ) -> OwnModel:
         """A model of this framework's library with a loss, which runs here without being rewritten.
 
@@ -130,6 +137,7 @@ class Framework(ABC):
             loss: A key of `deep5.networks.edit.loss.LOSSES`, or a function in the library's convention.
             inputs: A specification of each input with the batch dimension; the last one is the label.
             device: Where it runs.
+            seed: Seed of the initial weights of a model that holds none.
 
         Raises:
             UsageError: The model or the loss does not fit.

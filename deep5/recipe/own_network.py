@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import re
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from deep5.core.errors import Deep5Error
+from deep5.core.errors import Deep5Error, RecipeError, described
 from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of
 from deep5.core.seeds import derive_seed
@@ -23,7 +24,7 @@ from deep5.networks.keras_structure import is_keras, keras_structure
 from deep5.recipe.faults import is_onnx_file, is_pair
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.opened_files import noting
-from deep5.recipe.part import Part, is_factory, taken
+from deep5.recipe.part import Part, is_factory
 from deep5.recipe.registered import own_registered
 
 __all__ = ["IDENTITY_SEED", "Digest", "described_network", "is_own_network", "made_network"]
@@ -102,7 +103,9 @@ def made_network(part: Part, seed: int) -> tuple[Any, str | None]:
         return part.make(component, seed=seed), None
     network, seconds = _timed(part, component, seed)
     if network is component:
-        return network, None if is_pair(component) or hasattr(component, "structure_hash") else _AN_OBJECT
+        if is_pair(component) or hasattr(component, "structure_hash"):
+            return network, None
+        return _copied(part, component), _AN_OBJECT
     repeats = _known(component)
     if repeats is None and seconds < _CHEAP_S:
         repeats = _remember(component, digest_of(network) == digest_of(_timed(part, component, seed)[0]))
@@ -140,6 +143,17 @@ def described_network(part: Part) -> Digest | None:
     )
 
 
+def _copied(part: Part, model: Any) -> Any:
+    """A copy of a model, which training changes in place: the next run starts from the same weights."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise RecipeError(
+            f"{part.where}{part.key!r} is a {type(model).__name__} that cannot be copied ({described(error)}), and a "
+            "run trains a copy; remedy: its class, or a function that returns it"
+        ) from error
+
+
 def _timed(part: Part, component: Any, seed: int) -> tuple[Any, float]:
     begin = time.perf_counter()
     network = seeded_call(seed, lambda: part.make(component, seed=seed, **_streams(component, seed)))
@@ -147,11 +161,11 @@ def _timed(part: Part, component: Any, seed: int) -> tuple[Any, float]:
 
 
 def _streams(component: Any, seed: int) -> dict[str, Any]:
-    """Flax's random streams, for a component that takes them: JAX has no global generator to seed."""
+    """Flax's random streams, for a class that takes them: JAX has no global generator to seed."""
     nnx = getattr(sys.modules.get("flax"), "nnx", None)
-    if nnx is None or not is_factory(component) or "rngs" not in taken(component, {"rngs": None}):
+    if nnx is None or not (isinstance(component, type) and issubclass(component, nnx.Module)):
         return {}
-    return {"rngs": nnx.Rngs(seed)}
+    return {"rngs": nnx.Rngs(seed)} if "rngs" in inspect.signature(component.__init__).parameters else {}
 
 
 def _known(component: Any) -> bool | None:

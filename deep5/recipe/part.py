@@ -237,7 +237,8 @@ def is_factory(made: Any) -> bool:
 def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """The runner's keyword arguments for which a component has parameters."""
     try:
-        parameters = inspect.signature(made).parameters
+        # A class whose metaclass takes anything states its parameters in its constructor.
+        parameters = inspect.signature(made.__init__ if isinstance(made, type) else made).parameters
     except (TypeError, ValueError):
         return {}
     return {name: value for name, value in named.items() if name in parameters}

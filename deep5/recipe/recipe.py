@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deep5.core.canonical import canonical, canonical_hash, check_nesting, copied
-from deep5.core.errors import RecipeError, UsageError, suggestion
+from deep5.core.errors import Deep5Error, RecipeError, UsageError, suggestion
 from deep5.core.files import exists, is_file, is_folder
 from deep5.core.metric import Goal, Metric
-from deep5.core.plugins import registered
+from deep5.core.plugins import framework, registered
 from deep5.recipe.content import content_of
 from deep5.recipe.file import read_recipe_file
 from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
+from deep5.recipe.of_model import METRICS, names_model, parts_around
+from deep5.recipe.own_network import is_own_network
 from deep5.recipe.part import Part, part_of
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
 from deep5.recipe.settings import changed_by_settings, changed_by_size, changes_the_goal
@@ -173,8 +176,17 @@ class Recipe:
         """Hashes of the user's code, files and network in FIXED, as `deep5.recipe.content.content_of`."""
         parts = [self._part(key) for key in ("model", *_CREATED) if self._determines(key)]
         model = next((part for part in parts if part.key == "model"), None)
+        if model is not None and is_own_network(model.value):
+            self._set_threads()
         others = [part for part in parts if part is not model]
         return content_of(self.fixed, path=self.path, source=self.source, model=model, others=others)
+
+    def _set_threads(self) -> None:
+        """Set the threads of the framework before the user's code starts it: TensorFlow cannot change them later."""
+        name, threads = self.value("framework"), self.value("threads")
+        if isinstance(name, str) and ".py:" not in name and threads is not None:
+            with suppress(Deep5Error):  # reported where the executor is made
+                framework(name).set_threads(threads)
 
     def _determines(self, key: str) -> bool:
         """Whether the fixed part determines a component of training completely."""
@@ -296,12 +308,16 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     """Read a recipe.
 
     Args:
-        name_or_path: A registered name, or the path of a Python file.
+        name_or_path: A registered name, the path of a Python file, or a model, for which a recipe is made:
+            `FILE.py:NAME` or the path of an ONNX file.
 
     Raises:
         RecipeError: No such recipe, or a file that cannot be read, raises, or is not a valid recipe.
     """
     text = str(name_or_path)
+    if names_model(text):
+        name, fixed, mutable = parts_around(text)
+        return Recipe.make(fixed, mutable, METRICS, name=name)
     found = registered_recipe(text)
     path = Path(text) if found is None else found.path()
     if found is None and not is_file(path):

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["data_of", "disputes", "drawn_of"]
 
 # Keys that determine the network and its weights, besides the seed.
-_NETWORK = ("model", "init", "precision")
+_NETWORK = ("model", "init", "loss", "precision")
 # These too, if the network is code of a framework.
 _NATIVE = ("executor", "framework", "device")
 
@@ -46,7 +46,9 @@ def drawn_of(document: Mapping[str, Any]) -> tuple[str, str] | None:
     seed, parts = (document.get("seeds") or {}).get("weights"), {**recipe["fixed"], **recipe["mutable"]}
     if None in found or seed is None or "model" not in parts:
         return None
-    native = parts.get("executor") is not None
+    model = (document.get("components") or {}).get("model") or {}
+    # A library's model is another network as it is than as an export.
+    native = parts.get("executor") is not None or model.get("kind", "ONNX") != "ONNX"
     chosen = _set(recipe["mutable"], (*_NETWORK, *(_NATIVE if native else ())))
     key = [recipe["hash"], recipe["size"], chosen, seed, provenance.get("init")]
     return _hash(key), _hash(found)

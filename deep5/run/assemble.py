@@ -85,7 +85,9 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
     device = maker.place
     found = seeded_call(
         seeds["weights"],
-        lambda: network_part(parts, made, splits, maker.framework, device=device, as_graph=as_graph),
+        lambda: network_part(
+            parts, made, splits, maker.framework, device=device, seed=seeds["weights"], as_graph=as_graph
+        ),
     )
     executor: GraphExecutor | None = None
     build = maker.make
@@ -99,6 +101,8 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
             seeds["weights"], lambda: maker.make(made, noise) if found is None else found.executor(noise)
         )
         network, maker.name = executor.network, executor.settings().get("framework", maker.name)
+    if found is not None:
+        maker.warnings += [f"the export of {found.document['name']}: {change}" for change in found.changes]
     train_sampler, validation, batch_size = samplers(parts, network, splits(), seeds["order"], communicator)
     if executor is None:
         executor = build(network, noise)

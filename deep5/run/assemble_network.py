@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,14 @@ from deep5.core.errors import Deep5Error, MissingDependency, NetworkError, Recip
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.own_model import OwnModel
-from deep5.core.plugins import framework, registered
+from deep5.core.plugins import framework, load, registered
 from deep5.core.tensors import TensorSpec
 from deep5.recipe.part import Part, Parts
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["NetworkPart", "network_part", "with_loss"]
+__all__ = ["NetworkPart", "network_part", "owner_of", "with_loss"]
 
 _LABEL = "label"
 _REMEDY = "remedy: loss='cross_entropy', 'mse' or 'binary_cross_entropy' in the recipe"
@@ -39,6 +39,12 @@ class NetworkPart:
     as_it_is: bool = False
     document: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def changes(self) -> Sequence[str]:
+        """What the export changed, a sentence each; of a model that runs as it is, nothing."""
+        found: Sequence[str] = () if self.as_it_is else self.document.get("changes", ())
+        return found
+
     def executor(self, seed: int) -> GraphExecutor:
         """The executor of native code."""
         assert self.own is not None  # noqa: S101 - of those that have no graph
@@ -46,7 +52,14 @@ class NetworkPart:
 
 
 def network_part(
-    parts: Parts, made: Any, splits: Callable[[], Any], chosen: Framework | None, *, device: Any, as_graph: bool = False
+    parts: Parts,
+    made: Any,
+    splits: Callable[[], Any],
+    chosen: Framework | None,
+    *,
+    device: Any,
+    seed: int,
+    as_graph: bool = False,
 ) -> NetworkPart | None:
     """What runs of an object that was created under `model`.
 
@@ -56,6 +69,7 @@ def network_part(
         splits: Returns the data set, which gives the inputs.
         chosen: The framework that the recipe names, or None: the recipe's own function makes the executor.
         device: The device.
+        seed: Seed of the initial weights of a model that holds none.
         as_graph: Whether a graph is required, as in comparisons.
 
     Returns:
@@ -76,7 +90,7 @@ def network_part(
                 "its loss; allowed: one of them; remedy: 'framework' in place of 'executor', or no 'loss'"
             )
         return None
-    owner = _owner(made)
+    owner = owner_of(made)
     if owner is None:
         raise parts["model"].not_a(
             made,
@@ -89,7 +103,7 @@ def network_part(
     inputs = _inputs(parts["dataset"], splits())
     here = chosen.name.partition(":")[0] == owner.name
     try:
-        own = owner.own_model(made, loss, inputs, device=device if here else "cpu")
+        own = owner.own_model(made, loss, inputs, device=device if here else "cpu", seed=seed)
         if here and not chosen.mode and not as_graph:
             document = _document(parts, own.name, own.kind, "as it is")
             return NetworkPart(graph=None, own=own, as_it_is=True, document=document)
@@ -135,7 +149,7 @@ def with_loss(parts: Parts, network: Network, splits: Callable[[], Any]) -> Netw
 
 def _named(network: Network, parts: list[str]) -> Network:
     """A graph whose inputs have the names of a data set's parts, and whose scores are `logits`."""
-    inputs, outputs = list(network.inputs), list(network.outputs)
+    inputs, outputs = [name for name in network.inputs if name != _LABEL], list(network.outputs)
     if "logits" not in outputs:
         if len(outputs) != 1:
             raise NetworkError(
@@ -176,16 +190,16 @@ def _document(parts: Parts, name: str, kind: str, form: str) -> dict[str, Any]:
     return {"name": name, "kind": kind, "form": form, "loss": "the network's" if loss is None else str(reported)}
 
 
-def _owner(made: Any) -> Framework | None:
-    """The framework of whose library an object is a model; loads no library."""
+def owner_of(made: Any) -> Framework | None:
+    """The framework of whose library an object is a model; loads only its library."""
     for name in registered("frameworks"):
-        try:
-            found = framework(name)
-        except MissingDependency:
-            continue
-        if found.owns(made):
-            return found
+        if getattr(load("frameworks", name), "owns", _owns_nothing)(made):
+            return framework(name)
     return None
+
+
+def _owns_nothing(made: Any) -> bool:
+    return False
 
 
 def _inputs(part: Part, splits: Any) -> dict[str, TensorSpec]:

@@ -12,7 +12,8 @@ from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
 from deep5.core.network_spec import NetworkSpec
-from deep5.core.tensors import Device
+from deep5.core.own_model import OwnModel
+from deep5.core.tensors import Device, TensorSpec
 from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
@@ -79,6 +80,28 @@ class JAX(Framework):
         from deep5.frameworks.jax.operator_executor import JAXOperatorExecutor
 
         return JAXOperatorExecutor(operator, self, device=read_device(device))
+
+    @override
+    @classmethod
+    def owns(cls, model: object) -> bool:
+        from deep5.networks.flax_state import is_flax
+
+        pair = isinstance(model, (list, tuple)) and len(model) == 2 and all(map(callable, model))
+        return pair or is_flax(model)
+
+    @override
+    def own_model(
+        self,
+        model: Any,
+        loss: str | Callable[..., Any],
+        inputs: Mapping[str, TensorSpec],
+        *,
+        device: str | Device,
+        seed: int,
+    ) -> OwnModel:
+        from deep5.frameworks.jax.own_model import JAXModel
+
+        return JAXModel(model, loss, inputs, device, seed)
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """Optax's optimizers."""

@@ -91,13 +91,20 @@ class PyTorch(Framework):
         return PyTorchOperatorExecutor(operator, self, device=self._place(device), compiler=self._compiler())
 
     @override
-    def owns(self, model: object) -> bool:
+    @classmethod
+    def owns(cls, model: object) -> bool:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(model, torch.nn.Module)
 
     @override
     def own_model(
-        self, model: Any, loss: str | Callable[..., Any], inputs: Mapping[str, TensorSpec], *, device: str | Device
+        self,
+        model: Any,
+        loss: str | Callable[..., Any],
+        inputs: Mapping[str, TensorSpec],
+        *,
+        device: str | Device,
+        seed: int,
     ) -> OwnModel:
         from deep5.frameworks.pytorch.own_model import TorchModel
 

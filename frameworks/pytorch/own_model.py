@@ -214,15 +214,14 @@ def _example(spec: TensorSpec) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's notes on what it does."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # torch's loggers have separate levels
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(level)
 
 
 def _why_not(name: str, error: BaseException) -> str:

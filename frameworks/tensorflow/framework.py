@@ -15,7 +15,8 @@ from deep5.core.errors import Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
 from deep5.core.network_spec import NetworkSpec
-from deep5.core.tensors import NAMESPACES, Device
+from deep5.core.own_model import OwnModel
+from deep5.core.tensors import NAMESPACES, Device, TensorSpec
 from deep5.core.tensors import device as read_device
 from deep5.frameworks.tensorflow.quiet import without_reports
 
@@ -111,6 +112,28 @@ class TensorFlow(Framework):
         from deep5.frameworks.tensorflow.operator_executor import TensorFlowOperator
 
         return TensorFlowOperator(operator, self, device=self._place(device))
+
+    @override
+    @classmethod
+    def owns(cls, model: object) -> bool:
+        from deep5.networks.keras_structure import is_keras
+
+        return is_keras(model)
+
+    @override
+    def own_model(
+        self,
+        model: Any,
+        loss: str | Callable[..., Any],
+        inputs: Mapping[str, TensorSpec],
+        *,
+        device: str | Device,
+        seed: int,
+    ) -> OwnModel:
+        from deep5.frameworks.tensorflow.own_model import KerasModel
+
+        self._place(device)
+        return KerasModel(model, loss, inputs)
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """Keras's optimizers, compiled into the step."""

@@ -1,0 +1,186 @@
+"""`JAXModel`: a user's network in JAX with a loss: a module of Flax, or a pair of functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deep5.core.executors import GraphExecutor
+from deep5.core.own_model import OwnModel
+from deep5.core.tensors import Device, TensorSpec
+from deep5.frameworks.jax.native import from_jax
+from deep5.networks.flax_state import is_flax, is_nnx
+from deep5.networks.probing import said_of, tried
+
+__all__ = ["JAXModel"]
+
+_SAMPLES = 2
+# Names by which modules of Flax take whether they train, and the value in training.
+_MODES = {"train": True, "training": True, "is_training": True, "deterministic": False}
+
+
+def cross_entropy(output: Any, label: Any) -> Any:
+    """See `deep5.networks.edit.loss.LOSSES`; the classes are on the last axis."""
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(output), label[..., None], axis=-1)
+    return -chosen.mean()
+
+
+def mse(output: Any, label: Any) -> Any:
+    """See `deep5.networks.edit.loss.LOSSES`."""
+    return jnp.square(output - _like(output, label)).mean()
+
+
+def binary_cross_entropy(output: Any, label: Any) -> Any:
+    """See `deep5.networks.edit.loss.LOSSES`."""
+    return (jax.nn.softplus(output) - output * _like(output, label)).mean()
+
+
+_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "cross_entropy": cross_entropy,
+    "mse": mse,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+
+
+def _like(output: Any, label: Any) -> Any:
+    """The label as numbers of the output's type and shape, which must be the same except for a last dimension of 1."""
+    if label.shape not in (output.shape, output.shape[:-1]) or (label.shape != output.shape and output.shape[-1] != 1):
+        raise ValueError(f"an output of shape {output.shape} for labels of shape {label.shape}")
+    return label.astype(output.dtype).reshape(output.shape)
+
+
+class JAXModel(OwnModel):
+    """A module of Flax, or a pair `(init, apply)`; made by `Framework.own_model`.
+
+    `init(key, *inputs)` returns the parameters, and `apply(parameters, *inputs)` the output. A module of `flax.linen`
+    has both; one of `flax.nnx` holds its parameters. Random numbers of a module (dropout) come from a key among its
+    buffers, so that a resumed run repeats them.
+
+    Args:
+        model: The module or the pair.
+        loss: A key of `LOSSES`, or a function `loss(output, label)`.
+        inputs: Specifications of the inputs, the label last.
+        device: Where it runs.
+        seed: Seed of the initial weights of a model that holds none, and of its random numbers.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: str | Callable[..., Any],
+        inputs: Mapping[str, TensorSpec],
+        device: str | Device,
+        seed: int,
+    ) -> None:
+        self._model, self._inputs, self._device, self._seed = model, dict(inputs), device, seed
+        self._loss = _LOSSES[loss] if isinstance(loss, str) else loss
+        self.name = type(model).__name__ if is_flax(model) else said_of(model[1])
+        self.kind = "flax.nnx.Module" if is_nnx(model) else "flax.linen.Module" if is_flax(model) else "JAX functions"
+
+    def executor(self, seed: int) -> GraphExecutor:
+        """The model as it is; see `OwnModel.executor`."""
+        parameters, buffers, run = self._nnx() if is_nnx(self._model) else self._linen_or_pair()
+        *given, label = self._inputs
+        loss = self._loss
+
+        def outputs(output: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            return {"logits": output, "loss": loss(output, inputs[label])}
+
+        apply: Callable[..., Any]
+        if buffers is None:
+
+            def apply(parameters: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+                return outputs(run(parameters, None, [inputs[name] for name in given], True)[0], inputs)
+        else:
+
+            def apply(
+                parameters: Any, buffers: Any, inputs: Mapping[str, Any], *, training: bool
+            ) -> tuple[dict[str, Any], Any]:
+                output, new = run(parameters, buffers, [inputs[name] for name in given], training)
+                return outputs(output, inputs), new
+
+        apply.__qualname__ = self.name
+        return from_jax(apply, parameters, inputs=self._inputs, buffers=buffers, device=self._device, seed=seed)
+
+    def _examples(self) -> list[Any]:
+        *given, _ = self._inputs.values()
+        shapes = [[_SAMPLES if isinstance(extent, str) else extent for extent in spec.shape] for spec in given]
+        return [jnp.zeros(shape, spec.dtype) for shape, spec in zip(shapes, given, strict=True)]
+
+    def _linen_or_pair(self) -> tuple[Any, Any, Callable[..., Any]]:
+        """Parameters, buffers, and the function of both, the inputs and the mode that returns output and buffers."""
+        key, examples = jax.random.key(self._seed), self._examples()
+        names = list(self._inputs)[:-1]
+        if not is_flax(self._model):
+            init, apply = self._model
+            with tried(f"the function {said_of(init)}", {"key": key, **dict(zip(names, examples, strict=True))}):
+                parameters = init(key, *examples)
+            return parameters, None, lambda own, buffers, given, training: (apply(own, *given), buffers)
+        module = self._model
+        modes = {name: value for name, value in _MODES.items() if name in inspect.signature(module.__call__).parameters}
+        evaluating = {name: not value for name, value in modes.items()}
+        with tried(f"the module {self.name}", dict(zip(names, examples, strict=True))):
+            found = dict(module.init(key, *examples, **evaluating))
+        parameters = found.pop("params", {})
+        if not modes and not found:
+            return (
+                parameters,
+                None,
+                lambda own, buffers, given, training: (module.apply({"params": own}, *given), buffers),
+            )
+        buffers = {"state": found, "noise": np.asarray(jax.random.key_data(jax.random.fold_in(key, 1)))}
+
+        def run(own: Any, held: Any, given: list[Any], training: bool) -> tuple[Any, Any]:
+            variables = {"params": own, **held["state"]}
+            if not training:
+                return module.apply(variables, *given, **evaluating), held
+            noise, next_noise = jax.random.split(jax.random.wrap_key_data(held["noise"]))
+            output, new = module.apply(variables, *given, **modes, rngs={"dropout": noise}, mutable=list(held["state"]))
+            return output, {"state": dict(new), "noise": jax.random.key_data(next_noise)}
+
+        return parameters, buffers, run
+
+    def _nnx(self) -> tuple[Any, Any, Callable[..., Any]]:
+        """As `_linen_or_pair`."""
+        from flax import nnx
+
+        forms, state = {}, None
+        for training in (False, True):
+            (self._model.train if training else self._model.eval)()
+            forms[training], parameters, state = nnx.split(self._model, nnx.Param, ...)
+        leaves, tree = jax.tree.flatten(state)
+        keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+        if not leaves:
+            form = forms[True]
+            return (
+                nnx.to_pure_dict(parameters),
+                None,
+                lambda own, buffers, given, training: (nnx.merge(form, _state(parameters, own))(*given), buffers),
+            )
+
+        def plain(values: list[Any]) -> list[Any]:
+            return [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(values, keys, strict=True)]
+
+        def run(own: Any, held: Any, given: list[Any], training: bool) -> tuple[Any, Any]:
+            values = [jax.random.wrap_key_data(leaf) if key else leaf for leaf, key in zip(held, keys, strict=True)]
+            module = nnx.merge(forms[training], _state(parameters, own), jax.tree.unflatten(tree, values))
+            output = module(*given)
+            if not training:
+                return output, held
+            return output, plain(jax.tree.leaves(nnx.split(module, nnx.Param, ...)[2]))
+
+        return nnx.to_pure_dict(parameters), plain(leaves), run
+
+
+def _state(like: Any, values: Any) -> Any:
+    """A copy of a state of Flax with other values, by name."""
+    from flax import nnx
+
+    state = jax.tree.map(lambda leaf: leaf, like)
+    nnx.replace_by_pure_dict(state, values)
+    return state
