@@ -10,14 +10,13 @@ from typing import Any
 from deep5.compare.candidate import MODES, Candidate, Plan, check_plain, content_hash, settings_of
 from deep5.compare.processes import check_limits
 from deep5.core.errors import UsageError
-from deep5.core.plugins import load, mode_fault
+from deep5.core.plugins import load, mode_fault, owner_of
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT, Scheme
 from deep5.recipe.experiment import Experiment, recipe_parts
 from deep5.recipe.keys import TRAINING, base
 from deep5.recipe.own_network import IDENTITY_SEED, is_own_network, made_network
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
-from deep5.run.assemble_network import owner_of
 from deep5.run.choice import workload_of
 from deep5.run.workload import Workload
 
@@ -210,10 +209,10 @@ def _with_export(names: Sequence[str], recipe: Recipe) -> list[str]:
         return list(names)
     made, _ = made_network(recipe_parts(recipe)["model"], IDENTITY_SEED)
     owner = owner_of(made)
-    if owner is None or owner.name not in names or f"{owner.name}:exported" in names:
+    if owner not in names or f"{owner}:exported" in names:
         return list(names)
-    place = list(names).index(owner.name) + 1
-    return [*names[:place], f"{owner.name}:exported", *names[place:]]
+    place = list(names).index(owner) + 1
+    return [*names[:place], f"{owner}:exported", *names[place:]]
 
 
 def _check_effect(kind: str, key: str) -> None:

@@ -18,7 +18,7 @@ from deep5.core.errors import RecipeError, contained, described
 from deep5.core.files import is_file
 from deep5.core.former_paths import hash_module, hash_name
 from deep5.core.own_files import is_own_module
-from deep5.core.plugins import name_of
+from deep5.core.plugins import name_of, owner_of
 from deep5.core.python_source import source_of, syntax_hash
 
 __all__ = [
@@ -197,7 +197,8 @@ def _object(value: Any, key: str, strict: bool, by_text: bool) -> Any:
     if hasattr(value, "tobytes") and hasattr(value, "dtype") and hasattr(value, "shape"):
         content_hash = hashlib.sha256(value.tobytes()).hexdigest()
         return {"array": content_hash, "dtype": str(value.dtype), "shape": list(value.shape)}
-    if key == "model":  # a model of a framework's library; structure and weights are hashed with the content
+    # A model of a framework's library; structure and weights are hashed with the content.
+    if key == "model" and owner_of(value) is not None:
         return {"object": _component(kind, "", strict, by_text)}
     if not strict:
         return {"object": kind.__qualname__}

@@ -23,6 +23,7 @@ __all__ = [
     "missing_dependency",
     "mode_fault",
     "name_of",
+    "owner_of",
     "registered",
     "uninterrupted",
 ]
@@ -179,6 +180,18 @@ def _check_mode(plain: str, mode: str, modes: Mapping[str, str]) -> None:
                 f"got the framework {plain + ':'!r}, a colon without a mode; allowed: {' or '.join(names)}"
             )
         raise UnknownName(f"{plain} mode", mode, modes, remedy=f"remedy: {' or '.join(names)}")
+
+
+def owner_of(model: object) -> str | None:
+    """Name of the framework of whose library an object is a model, or None; loads no library."""
+    from deep5.core.framework import Framework
+
+    for name in registered("frameworks"):
+        found = load("frameworks", name)
+        kind = found if isinstance(found, type) else type(found)
+        if issubclass(kind, Framework) and kind.owns(model):
+            return name
+    return None
 
 
 def framework(name: str) -> Framework:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deep5.core.errors import RecipeError
 from deep5.core.files import is_file
-from deep5.core.plugins import load, registered
+from deep5.core.plugins import owner_of
 from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.keys import TRAINING
 from deep5.recipe.own_network import IDENTITY_SEED, made_network
@@ -49,7 +49,7 @@ def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     about = TRAINING.keys["model"]
     part = part_of("model", about, {"model": text}, where=lambda key: "", file=None, folder=None)
     made, _ = made_network(part, IDENTITY_SEED)
-    mutable = {**_GENERAL, "framework": _framework(made)}
+    mutable = {**_GENERAL, "framework": owner_of(made) or "onnxruntime"}
     if "loss" not in getattr(made, "outputs", ()):
         mutable["loss"] = "cross_entropy"
     shape = _shape(made)
@@ -57,13 +57,6 @@ def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
         mutable["dataset_kwargs"] = {"shape": shape, **_classes(made)}
     name = Path(text).stem if is_onnx_file(text) else text.rpartition(":")[2]
     return name, {"model": text}, mutable
-
-
-def _framework(made: Any) -> str:
-    for name in registered("frameworks"):
-        if getattr(load("frameworks", name), "owns", lambda model: False)(made):
-            return name
-    return "onnxruntime"
 
 
 def _shape(made: Any) -> tuple[int, ...] | None:

@@ -10,14 +10,14 @@ from deep5.core.errors import Deep5Error, MissingDependency, NetworkError, Recip
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.own_model import OwnModel
-from deep5.core.plugins import framework, load, registered
+from deep5.core.plugins import framework, owner_of
 from deep5.core.tensors import TensorSpec
 from deep5.recipe.part import Part, Parts
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["NetworkPart", "network_part", "owner_of", "with_loss"]
+__all__ = ["NetworkPart", "network_part", "with_loss"]
 
 _LABEL = "label"
 _REMEDY = "remedy: loss='cross_entropy', 'mse' or 'binary_cross_entropy' in the recipe"
@@ -90,14 +90,14 @@ def network_part(
                 "its loss; allowed: one of them; remedy: 'framework' in place of 'executor', or no 'loss'"
             )
         return None
-    owner = owner_of(made)
-    if owner is None:
+    name = owner_of(made)
+    if name is None:
         raise parts["model"].not_a(
             made,
             "a d5.Network, a model of PyTorch, Keras or Flax, a pair (init, apply) of JAX functions, or a function "
             "that returns one; otherwise set 'executor'",
         )
-    loss = parts["loss"].component()
+    loss, owner = parts["loss"].component(), framework(name)
     if loss is None:
         raise RecipeError(f"{parts['model'].where}the model {type(made).__name__} has no loss; {_REMEDY}")
     inputs = _inputs(parts["dataset"], splits())
@@ -188,18 +188,6 @@ def _document(parts: Parts, name: str, kind: str, form: str) -> dict[str, Any]:
     loss = parts["loss"].value
     reported = loss if isinstance(loss, str) else getattr(loss, "__qualname__", None)
     return {"name": name, "kind": kind, "form": form, "loss": "the network's" if loss is None else str(reported)}
-
-
-def owner_of(made: Any) -> Framework | None:
-    """The framework of whose library an object is a model; loads only its library."""
-    for name in registered("frameworks"):
-        if getattr(load("frameworks", name), "owns", _owns_nothing)(made):
-            return framework(name)
-    return None
-
-
-def _owns_nothing(made: Any) -> bool:
-    return False
 
 
 def _inputs(part: Part, splits: Any) -> dict[str, TensorSpec]:

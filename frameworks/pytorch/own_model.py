@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from deep5.core.errors import Unsupported, UsageError, described
+from deep5.core.errors import Unsupported, described
 from deep5.core.executors import GraphExecutor
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_files import is_own_file
@@ -113,10 +113,12 @@ class TorchModel(OwnModel):
             if isinstance(extent, str)
         }
         arguments = tuple(_example(specs[name]) for name in given)
-        shapes = tuple(
+        shapes: tuple[Any, ...] = tuple(
             {axis: symbols[extent] for axis, extent in enumerate(specs[name].shape) if isinstance(extent, str)}
             for name in given
         )
+        if not isinstance(self._loss, str):
+            shapes = (shapes,)  # of the arguments that the function with the loss takes as one tuple
         with _quiet():
             try:
                 program = torch.onnx.export(
@@ -229,7 +231,8 @@ def _why_not(name: str, error: BaseException) -> str:
     chain: list[BaseException] = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
-    root = next((each for each in reversed(chain) if not isinstance(each, UsageError)), error)
+    # The exporter wraps what happened.
+    root = next((each for each in chain if not type(each).__module__.startswith("torch.onnx")), error)
     lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m", "", described(root)).splitlines() if line.strip()]
     where = ""
     for each in reversed(chain):

@@ -1,0 +1,353 @@
+"""Models that users have under `model`: ONNX files, modules of PyTorch, Keras and Flax, and JAX functions."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.audit.folders import audit
+from deep5.core.errors import RecipeError
+from deep5.core.plugins import framework
+from deep5.core.tensors import TensorSpec, to_numpy
+from deep5.networks.edit.loss import LOSSES
+from deep5.recipe.experiment import recipe_parts
+from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.run.assemble import assemble
+from deep5.run.check import check_recipe
+from deep5.run.execute import execute
+
+TORCH = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, hidden=8):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3)
+        self.register_buffer("scale", torch.full((hidden,), 2.0))
+
+    def forward(self, x):
+        return self.b(torch.relu(self.norm(self.a(x))) * self.scale)
+
+class Branches(Net):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = 2 * x
+        return super().forward(x)
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.unused = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+        self.c.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+def smoothed(output, label):
+    return nn.functional.cross_entropy(output, label, label_smoothing=0.1)
+"""
+FLAX = """
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+class Linen(linen.Module):
+    hidden: int = 8
+
+    @linen.compact
+    def __call__(self, x, train: bool = True):
+        x = linen.BatchNorm(use_running_average=not train)(linen.Dense(self.hidden)(x))
+        return linen.Dense(3)(linen.Dropout(0.1, deterministic=not train)(linen.relu(x)))
+
+class Many(nnx.Module):
+    def __init__(self, *, rngs):
+        self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(12)])
+        self.norm, self.drop = nnx.BatchNorm(4, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+        self.last = nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = x + jnp.tanh(layer(x))
+        return self.last(self.drop(self.norm(x)))
+
+def init(key, x):
+    return {"w": jax.random.normal(key, (4, 3)), "b": jnp.zeros(3)}
+
+def apply(parameters, x):
+    return x @ parameters["w"] + parameters["b"]
+
+pair = (init, apply)
+"""
+KERAS = """
+import keras
+
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.a = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.a(x)
+"""
+DATA = {"dataset": "synthetic", "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 64, "test": 16}, "epochs": 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("torch_nets", TORCH), ("flax_nets", FLAX), ("keras_nets", KERAS)):
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def recipe(folder: Path, model: Any, framework: str, *, fixed: bool = True, **keys: Any) -> Recipe:
+    if isinstance(model, str) and (".py:" in model or model.endswith(".onnx")):
+        model = str(folder / model)
+    parts = {"model": model, "loss": "cross_entropy", **DATA}
+    parts = {key: value for key, value in {**parts, **keys}.items() if value is not None}
+    mutable = {"batch_size": 16, "framework": framework, "optimizer": "sgd", "optimizer_kwargs": {"lr": 0.05}}
+    return Recipe.make(parts if fixed else {}, mutable if fixed else {**parts, **mutable}, [("test_accuracy", None)])
+
+
+def run(made: Recipe, folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = execute(made, out=folder / "out", quiet=True).document
+    return document
+
+
+# ONNX files ----------------------------------------------------------------------------------------------------------
+
+
+def saved(path: Path, *, seed: int = 0) -> Path:
+    build = d5.NetworkBuilder("net", seed=seed)
+    x = build.input("x.1", ("N", 4))
+    build.network(
+        {"scores": build.op("Gemm", x, build.parameter("w", (4, 3)), build.parameter("b", (3,), d5.networks.zeros))}
+    ).save(path)
+    return path
+
+
+def test_an_onnx_file_is_a_model_and_is_hashed_by_content(folder: Path) -> None:
+    saved(folder / "net.onnx")
+    found = run(recipe(folder, "net.onnx", "reference"), folder)
+    assert found["components"]["model"] == {
+        "name": "net", "kind": "ONNX", "form": "a graph", "loss": "cross_entropy",
+    }  # fmt: skip
+    assert not audit([folder / "out"]).findings
+    shutil.copy(folder / "net.onnx", folder / "renamed.onnx")
+    saved(folder / "other.onnx", seed=1)
+    hashes = [recipe(folder, f"{name}.onnx", "reference").fixed_hash() for name in ("net", "renamed", "other")]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize("name", ["pytorch", "jax", "onnxruntime"])
+def test_an_onnx_file_trains_alike_everywhere(name: str, folder: Path) -> None:
+    saved(folder / "net.onnx")
+    documents = [run(recipe(folder, "net.onnx", each), folder) for each in ("reference", name)]
+    assert documents[0]["metrics"][0]["value"] == documents[1]["metrics"][0]["value"]
+    assert documents[0]["provenance"]["network"] == documents[1]["provenance"]["network"]
+
+
+def test_a_network_without_a_loss_or_with_two_is_refused_by_check(folder: Path) -> None:
+    saved(folder / "net.onnx")
+    with pytest.raises(RecipeError, match=r"computes no loss: its outputs are scores; remedy: loss='cross_entropy'"):
+        check_recipe(recipe(folder, "net.onnx", "reference", loss=None))
+    with pytest.raises(RecipeError, match=r"the model Net has no loss; remedy: loss='cross_entropy'"):
+        check_recipe(recipe(folder, "torch_nets.py:Net", "pytorch", loss=None))
+    with pytest.raises(RecipeError, match=r"the network computes a loss itself; allowed: one of them"):
+        check_recipe(recipe(folder, d5.networks.mlp(features=4, classes=3), "reference"))
+    with pytest.raises(RecipeError, match=r"'loss' is 'crossentropy'; allowed: .*; did you mean 'cross_entropy'\?"):
+        recipe(folder, "net.onnx", "reference", loss="crossentropy")
+    check_recipe(recipe(folder, "net.onnx", "reference"))
+
+
+def test_a_regression_has_its_loss_and_no_accuracy(folder: Path) -> None:
+    saved(folder / "net.onnx")
+
+    def targets() -> d5.Splits:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((64, 4)).astype(np.float32)
+        y = (x @ rng.standard_normal((4, 3))).astype(np.float32)
+        data = d5.ArrayDataset({"input": x, "label": y})
+        return d5.Splits(train=data, test=data)
+
+    made = recipe(folder, "net.onnx", "pytorch", loss="mse", dataset=targets, dataset_kwargs=None, epochs=30)
+    result = execute(made, out=folder / "out", quiet=True)
+    assert "no classes" in str(result.document["warnings"]) or result.document["metrics"][0]["value"] is None
+
+
+# Models of the frameworks' libraries ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "kind"),
+    [
+        ("torch_nets.py:Net", "pytorch", "torch.nn.Module"),
+        ("flax_nets.py:Linen", "jax", "flax.linen.Module"),
+        ("flax_nets.py:Many", "jax", "flax.nnx.Module"),
+        ("flax_nets.py:pair", "jax", "JAX functions"),
+        ("keras_nets.py:model", "tensorflow", "keras.Model"),
+        ("keras_nets.py:Own", "tensorflow", "keras.Model"),
+    ],
+)
+def test_a_model_of_a_library_trains_as_it_is(model: str, name: str, kind: str, folder: Path) -> None:
+    made = recipe(folder, model, name, fixed=False)
+    check_recipe(made)
+    first = run(made, folder)
+    described = first["components"]["model"]
+    assert (described["kind"], described["form"], described["loss"]) == (kind, "as it is", "cross_entropy")
+    again, other = run(made, folder), run(made.with_settings({"seed": 1}), folder)
+    key = "trained_weights"
+    assert first["provenance"][key] == again["provenance"][key] != other["provenance"][key]
+    assert not audit([folder / "out"]).findings
+
+
+def test_each_run_trains_a_copy_of_an_object(folder: Path) -> None:
+    import torch
+
+    def of(width: int) -> Recipe:
+        layers = torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 3)
+        return recipe(folder, torch.nn.Sequential(*layers), "pytorch")
+
+    made = of(8)
+    first, again = run(made, folder), run(made, folder)
+    for key in ("initial_weights", "trained_weights"):
+        assert first["provenance"][key] == again["provenance"][key]
+    assert any(
+        "the model is an object: its initial weights are those that it has" in each for each in first["warnings"]
+    )
+    other = recipe(
+        folder, torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)), "pytorch"
+    )
+    assert other.fixed_hash() != made.fixed_hash() == first["recipe"]["hash"]
+
+
+def test_an_executor_of_flax_computes_what_the_module_does(folder: Path) -> None:
+    import jax.numpy as jnp
+    from flax import nnx
+
+    parts = assemble(recipe_parts(recipe(folder, "flax_nets.py:Many", "jax", fixed=False)))
+    batch = parts.splits.test.batch(np.arange(5))
+    found = to_numpy(parts.executor.inference(batch)["logits"])
+    from deep5.recipe.file import named_in_file
+
+    module = named_in_file(str(folder / "flax_nets.py:Many"))(rngs=nnx.Rngs(parts.seeds["weights"]))
+    module.eval()
+    np.testing.assert_allclose(found, module(jnp.asarray(batch["input"])), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", ["pytorch", "tensorflow", "jax"])
+@pytest.mark.parametrize("column", [False, True])
+def test_a_loss_by_name_is_the_same_function_everywhere(loss: str, name: str, column: bool) -> None:
+    import importlib
+
+    rng = np.random.default_rng(0)
+    width = 1 if column and loss != "cross_entropy" else 3
+    scores = rng.standard_normal((5, width)).astype(np.float32)
+    label = rng.integers(0, 3, 5) if loss == "cross_entropy" else rng.integers(0, 2, (5, width))
+    if width == 1:
+        label = label[:, 0]
+    build = d5.NetworkBuilder("scores")
+    x = build.input("x", ("N", width))
+    network = build.network({"logits": build.op("Identity", x)})
+    spec = TensorSpec(shape=("N", *label.shape[1:]), dtype="int64")
+    executor = framework("reference").executor(network.add_loss("logits", loss, label_spec=spec))
+    expected = to_numpy(executor.inference({"x": scores, "label": label})["loss"])
+    function = importlib.import_module(f"deep5.frameworks.{name}.own_model")._LOSSES[loss]
+    if name == "pytorch":
+        import torch
+
+        found = function(torch.from_numpy(scores), torch.from_numpy(label))
+    elif name == "tensorflow":
+        import tensorflow as tf
+
+        found = function(tf.constant(label), tf.constant(scores))
+    else:
+        import jax.numpy as jnp
+
+        found = function(jnp.asarray(scores), jnp.asarray(label))
+    # One float32 sum of fifteen terms, in another order.
+    np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-6)
+
+
+# Exports -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pytorch:exported", "jax", "onnxruntime", "reference"])
+def test_a_module_runs_elsewhere_as_its_export(name: str, folder: Path) -> None:
+    own = run(recipe(folder, "torch_nets.py:Net", "pytorch", fixed=False), folder)
+    found = run(recipe(folder, "torch_nets.py:Net", name, fixed=False), folder)
+    assert found["components"]["model"]["form"].startswith("exported by torch.onnx ")
+    assert any("the running variance of norm is that of" in warning for warning in found["warnings"])
+    # Four steps of one network, in float32.
+    values = [document["metrics"][0]["value"] for document in (own, found)]
+    assert values[0] == pytest.approx(values[1], abs=100 / 16)
+    assert not audit([folder / "out"]).findings
+
+
+def test_an_export_says_what_it_changed(folder: Path) -> None:
+    found = run(recipe(folder, "torch_nets.py:Tied", "reference", fixed=False), folder)
+    changes = found["components"]["model"]["changes"]
+    assert changes == [
+        "the shared weight a.weight, b.weight is stored once",
+        "the parameter unused.weight is not used, or a part of another tensor, and is omitted",
+        "the parameter unused.bias is not used, or a part of another tensor, and is omitted",
+    ]
+    parts = assemble(recipe_parts(recipe(folder, "torch_nets.py:Tied", "reference", fixed=False)))
+    assert parts.executor.network.frozen == {"c.bias"}
+
+
+def test_a_module_with_a_branch_on_values_is_refused_with_its_line(folder: Path) -> None:
+    check_recipe(recipe(folder, "torch_nets.py:Branches", "pytorch", fixed=False))
+    with pytest.raises(
+        RecipeError, match=r"Branches cannot be exported to ONNX at .*torch_nets\.py:16: .*torch\.where"
+    ):
+        check_recipe(recipe(folder, "torch_nets.py:Branches", "jax", fixed=False))
+
+
+def test_a_function_is_a_loss_of_its_framework(folder: Path) -> None:
+    own = run(
+        recipe(folder, "torch_nets.py:Net", "pytorch", fixed=False, loss=str(folder / "torch_nets.py:smoothed")), folder
+    )
+    elsewhere = run(
+        recipe(folder, "torch_nets.py:Net", "reference", fixed=False, loss=str(folder / "torch_nets.py:smoothed")),
+        folder,
+    )
+    assert own["metrics"][0]["value"] == pytest.approx(elsewhere["metrics"][0]["value"], abs=100 / 16)
+    saved(folder / "net.onnx")
+    with pytest.raises(RecipeError, match="'loss' is a function, and the model is a graph"):
+        check_recipe(recipe(folder, "net.onnx", "pytorch", fixed=False, loss=str(folder / "torch_nets.py:smoothed")))
+
+
+def test_keras_and_jax_models_run_on_their_own_framework_only(folder: Path) -> None:
+    for model in ("keras_nets.py:model", "flax_nets.py:pair"):
+        with pytest.raises(RecipeError, match=r"has no exporter to ONNX here; remedy: run .* on its own framework"):
+            check_recipe(recipe(folder, model, "reference", fixed=False))
+
+
+# A model in place of a recipe ----------------------------------------------------------------------------------------
+
+
+def test_a_model_in_place_of_a_recipe_is_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    saved(folder / "net.onnx")
+    settings = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3}
+    made = load_recipe("torch_nets.py:Net").with_settings(settings)
+    assert (made.name, made.value("framework"), made.value("loss")) == ("Net", "pytorch", "cross_entropy")
+    check_recipe(made)
+    file = load_recipe("net.onnx")
+    assert (file.value("framework"), file.value("dataset_kwargs")) == ("onnxruntime", {"shape": (4,), "classes": 3})
+    check_recipe(file)
+    with pytest.raises(RecipeError, match=r"has no 'Nett'; allowed: .*did you mean 'Net'\?"):
+        load_recipe("torch_nets.py:Nett")
+    with pytest.raises(RecipeError, match=r"the model no\.onnx is not there; allowed: an ONNX file, FILE\.py:NAME"):
+        load_recipe("no.onnx")
