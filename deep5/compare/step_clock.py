@@ -14,7 +14,7 @@ from deep5.measuring.statistics import steady_part
 __all__ = ["StepClock", "timed_read", "unfinished"]
 
 # A reading waits for the device: frequent enough to detect warm-up, rare enough to cost nothing.
-_LEAST_SAMPLE_S = 0.02
+_LEAST_SAMPLE_S, _SHORTER = 0.02, 4
 _FIRST_SINGLE, _SEVERAL, _PATIENCE_S = 6, 8, 0.2
 _FEWEST, _MOST, _EVERY = 20, 400, 5
 _PATIENCE = 4
@@ -91,10 +91,12 @@ class StepClock(Event):
     def _decide(self, trainer: Any) -> None:
         times = [seconds for _, seconds, _ in self.samples]
         if len(times) == _FIRST_SINGLE:
-            step_s = float(np.median(times[1:]))
-            # Several steps per reading if steps are short: a framework may compute one step while the next batch is
-            # fetched.
-            self._each = max(1, round(_LEAST_SAMPLE_S / step_s), min(_SEVERAL, round(_PATIENCE_S / step_s)))
+            self._set_interval(float(np.median(times[1:])))
+        elif len(times) > _FIRST_SINGLE and len(times) % _EVERY == 0:
+            # The first steps may have been slow, because of other programs.
+            step_s = float(np.median(times[-_EVERY:]))
+            if step_s * self._each < _LEAST_SAMPLE_S / _SHORTER:
+                self._set_interval(step_s)
         spent = self.samples[-1][0]
         if (
             len(times) % _EVERY
@@ -111,3 +113,8 @@ class StepClock(Event):
             or len(times) > _MOST
         ):
             raise StopTraining("timed")
+
+    def _set_interval(self, step_s: float) -> None:
+        """Take several steps per reading if steps are short: a framework may compute one while the next batch is
+        fetched."""
+        self._each = max(1, round(_LEAST_SAMPLE_S / step_s), min(_SEVERAL, round(_PATIENCE_S / step_s)))

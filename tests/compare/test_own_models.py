@@ -1,0 +1,124 @@
+"""Comparisons of a module with its export: it takes part as it is, and must be proved to train like its export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from deep5.audit.folders import audit
+from deep5.compare.driver import run_comparison
+from deep5.compare.plan import make_plan
+from deep5.compare.proof import ProofRow, inference_rows, training_rows
+from deep5.core.errors import UsageError
+from deep5.recipe.recipe import load_recipe
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(torch.tanh(0.7 * self.norm(self.a(x))))
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 2
+
+class Wrong(Net):
+    def forward(self, x):
+        return self.b(Halved.apply(self.norm(self.a(x))))
+
+class Noisy(Net):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+"""
+SETTINGS = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "threads": 1}
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def proof(model: str, name: str, folder: Path, kind: str = "training") -> list[ProofRow]:
+    """The rows of a candidate's proof, by the jobs that its processes run."""
+    from deep5.compare import inference, training
+
+    jobs: Any = {"training": training, "inference": inference}[kind].JOBS
+    made = load_recipe(model).with_settings({**SETTINGS, "framework": name})
+    request = {"steps": 12, "waypoints": str(folder / "waypoints.safetensors")}
+    answer, right = jobs["reference"](made, request, lambda what: None, 0.0)
+    save_file({key: np.asarray(value, order="C") for key, value in right.items()}, request["waypoints"])
+    own, found = jobs["prove"](made, request, lambda what: None, 0.0)
+    assert own["itself"] is (":" not in name and name == "pytorch")
+    assert answer["provenance"] == own["provenance"]
+    if kind == "inference":
+        return inference_rows(name, right, found, itself=own["itself"])
+    return training_rows(name, right, found, smooth=answer["smooth"], itself=own["itself"])[0]
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+@pytest.mark.parametrize("name", ["pytorch", "pytorch:exported", "jax"])
+def test_a_module_is_proved_equal_to_its_export(name: str, kind: str, nets: Path) -> None:
+    rows = proof("nets.py:Net", name, nets, kind)
+    assert rows
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+    itself = {row.what for row in rows if row.what.endswith(", of the model itself")}
+    double = {row.what for row in rows if "float64" in row.what.removesuffix(" at a float64 state")}
+    assert itself == (double if name == "pytorch" else set())
+    assert double
+
+
+def test_a_module_that_trains_otherwise_than_its_export_is_found(nets: Path) -> None:
+    wrong = {row.what for row in proof("nets.py:Wrong", "pytorch", nets) if not row.passed}
+    assert "gradients in float64 at a float64 state, of the model itself" in wrong
+    assert all(row.passed for row in proof("nets.py:Wrong", "pytorch:exported", nets))
+
+
+def test_a_module_that_draws_random_numbers_is_compared_as_exports_or_in_inference(nets: Path) -> None:
+    with pytest.raises(UsageError, match=r"Noisy as it is draws random numbers \(Dropout\).*--of inference"):
+        proof("nets.py:Noisy", "pytorch", nets)
+    assert all(row.passed for row in proof("nets.py:Noisy", "pytorch:exported", nets))
+    assert all(row.passed for row in proof("nets.py:Noisy", "pytorch", nets, "inference"))
+
+
+def test_the_framework_of_a_module_takes_part_twice(nets: Path) -> None:
+    plan, _ = make_plan("nets.py:Net", frameworks=["jax", "pytorch"], settings={"dataset_kwargs.shape": [4]})
+    assert [candidate.label for candidate in plan.candidates] == ["jax", "pytorch", "pytorch:exported"]
+    plan, _ = make_plan("nets.py:Net", frameworks=["pytorch:exported", "pytorch"])
+    assert [candidate.label for candidate in plan.candidates] == ["pytorch:exported", "pytorch"]
+    plan, _ = make_plan("digits_lenet", frameworks=["jax", "pytorch"])
+    assert len(plan.candidates) == 2
+
+
+@pytest.mark.slow
+def test_a_comparison_of_a_module_has_a_verdict_and_passes_the_audit(nets: Path) -> None:
+    settings = {"dataset_kwargs.shape": [4], "dataset_kwargs.classes": 3}
+    done = run_comparison("nets.py:Net", frameworks=["pytorch", "reference"], settings=settings, out=nets / "out")
+    assert [row["status"] for row in done.document["candidates"]] == ["timed"] * 3
+    assert any("the export of Net: the running variance" in warning for warning in done.document["warnings"])
+    assert not audit([done.folder]).findings
+    # The tolerance of a model as it is, for a candidate that is none.
+    document = json.loads((done.folder / "comparison.json").read_text())
+    for row in document["equivalence"]:
+        if row["candidate"] == "reference" and row["what"] == "losses in float64, free-running":
+            row |= {"what": row["what"] + ", of the model itself", "allowed": 1e-5}
+    (done.folder / "comparison.json").write_text(json.dumps(document))
+    found = [finding.message for finding in audit([done.folder]).findings]
+    assert any("the tolerance of a library's model as it is" in message for message in found), found
