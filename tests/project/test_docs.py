@@ -146,7 +146,7 @@ def test_commands_are_understood(
     words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
     program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
-        recipe = next(body for _, body in blocks("python") if "METRICS" in body)
+        recipe = next(body for page, body in blocks("python") if page == "README.md" and "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
     elif words[0] == "study":
         # Two optimizers are enough.
@@ -159,6 +159,9 @@ def test_commands_are_understood(
         cube = "\n\ndef cube(x):\n    return x**3\n"
         operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
+    if any(word.startswith("my_model.py") for word in words):
+        model = next(body for page, body in blocks("python") if page == "own_models.md" and "class Net" in body)
+        (tmp_path / "my_model.py").write_text(model)
     if any("rules.py:" in word for word in words):
         rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
         (tmp_path / "rules.py").write_text(rule)
