@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -146,7 +147,9 @@ def described_network(part: Part) -> Digest | None:
 def _copied(part: Part, model: Any) -> Any:
     """A copy of a model, which training changes in place: the next run starts from the same weights."""
     try:
-        return copy.deepcopy(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what Keras uses of NumPy
+            return copy.deepcopy(model)
     except Exception as error:
         raise RecipeError(
             f"{part.where}{part.key!r} is a {type(model).__name__} that cannot be copied ({described(error)}), and a "

@@ -86,7 +86,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
     found = seeded_call(
         seeds["weights"],
         lambda: network_part(
-            parts, made, splits, maker.framework, device=device, seed=seeds["weights"], as_graph=as_graph
+            parts, made, splits, lambda: maker.framework, device=device, seed=seeds["weights"], as_graph=as_graph
         ),
     )
     executor: GraphExecutor | None = None

@@ -55,7 +55,7 @@ def network_part(
     parts: Parts,
     made: Any,
     splits: Callable[[], Any],
-    chosen: Framework | None,
+    framework_of: Callable[[], Framework | None],
     *,
     device: Any,
     seed: int,
@@ -67,7 +67,7 @@ def network_part(
         parts: The recipe's parts, by key.
         made: The object.
         splits: Returns the data set, which gives the inputs.
-        chosen: The framework that the recipe names, or None: the recipe's own function makes the executor.
+        framework_of: Returns the framework that the recipe names, or None: the recipe's own function makes the executor.
         device: The device.
         seed: Seed of the initial weights of a model that holds none.
         as_graph: Whether a graph is required, as in comparisons.
@@ -83,6 +83,7 @@ def network_part(
     if isinstance(made, Network):
         graph = with_loss(parts, made, splits)
         return NetworkPart(graph=graph, document=_document(parts, str(made.model.graph.name), "ONNX", "a graph"))
+    chosen = framework_of()
     if chosen is None:
         if parts["loss"].value is not None:
             raise RecipeError(

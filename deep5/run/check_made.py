@@ -57,7 +57,9 @@ def _checked(parts: Parts) -> list[str]:
     try:
         found = seeded_call(
             weights,
-            lambda: network_part(parts, made, splits, framework_of(parts), device=device_of(parts), seed=weights),
+            lambda: network_part(
+                parts, made, splits, lambda: framework_of(parts), device=device_of(parts), seed=weights
+            ),
         )
         if found is None:
             return ["the network is native code: a run checks that it fits the data set"]

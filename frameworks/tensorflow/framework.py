@@ -34,7 +34,10 @@ class TensorFlow(Framework):
     name = "tensorflow"
     requires = ("tensorflow",)
     thread_variable = "TF_NUM_INTRAOP_THREADS"
-    modes: ClassVar[Mapping[str, str]] = {"xla": "compiled by XLA (jit_compile=True); a new batch size compiles again"}
+    modes: ClassVar[Mapping[str, str]] = {
+        "xla": "compiled by XLA (jit_compile=True); a new batch size compiles again",
+        "exported": "a model of Keras is exported to ONNX and runs as that network",
+    }
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)

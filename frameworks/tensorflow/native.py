@@ -20,6 +20,7 @@ from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.module_state import attributes_of
+from deep5.networks.network import Network
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,
@@ -91,12 +92,26 @@ def from_keras(
 class KerasExecutor(TracedExecutor):
     """A Keras model on TensorFlow; created by `from_keras`. Implements `GraphExecutor`.
 
+    Args:
+        model: As for `from_keras`.
+        loss: As for `from_keras`.
+        inputs: As for `from_keras`.
+        outputs: As for `from_keras`.
+        seed: As for `from_keras`.
+        graph: The model's export, for which it stands: the executor has the parameters of this network.
+
     Attributes:
         model: The model with the trained variables.
     """
 
     def __init__(
-        self, model: Any, loss: Loss, inputs: dict[str, TensorSpec], outputs: tuple[str, str], seed: int
+        self,
+        model: Any,
+        loss: Loss,
+        inputs: dict[str, TensorSpec],
+        outputs: tuple[str, str],
+        seed: int,
+        graph: Network | None = None,
     ) -> None:
         self.model, self._loss = model, loss
         self._said = f"the model {model.name!r}", f"the loss {said_of(loss)}"
@@ -122,7 +137,8 @@ class KerasExecutor(TracedExecutor):
             structure=_structure(model, loss),
             value=lambda name: np.asarray(own[name].value.numpy()),
         )
-        super().__init__(network, {name: _shared(own[name].value) for name in specs}, device=Device(), seed=seed)
+        live = {name: _shared(own[name].value) for name in specs}
+        super().__init__(network if graph is None else graph, live, device=Device(), seed=seed)
 
     @property
     def _evaluation(self) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import deep5 as d5
 from deep5.audit.folders import audit
-from deep5.core.errors import RecipeError
+from deep5.core.errors import MissingDependency, RecipeError
 from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec, to_numpy
 from deep5.networks.edit.loss import LOSSES
@@ -90,6 +91,9 @@ import keras
 
 def model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+
+def dropping():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.1), keras.layers.Dense(3)])
 
 class Own(keras.Model):
     def __init__(self):
@@ -328,10 +332,26 @@ def test_a_function_is_a_loss_of_its_framework(folder: Path) -> None:
         check_recipe(recipe(folder, "net.onnx", "pytorch", fixed=False, loss=str(folder / "torch_nets.py:smoothed")))
 
 
-def test_keras_and_jax_models_run_on_their_own_framework_only(folder: Path) -> None:
-    for model in ("keras_nets.py:model", "flax_nets.py:pair"):
-        with pytest.raises(RecipeError, match=r"has no exporter to ONNX here; remedy: run .* on its own framework"):
-            check_recipe(recipe(folder, model, "reference", fixed=False))
+@pytest.mark.parametrize("name", ["tensorflow:exported", "jax", "reference"])
+def test_a_keras_model_runs_elsewhere_as_its_export(name: str, folder: Path) -> None:
+    own = run(recipe(folder, "keras_nets.py:model", "tensorflow", fixed=False), folder)
+    found = run(recipe(folder, "keras_nets.py:model", name, fixed=False), folder)
+    assert found["components"]["model"]["form"].startswith("exported by tf2onnx ")
+    assert own["metrics"][0]["value"] == pytest.approx(found["metrics"][0]["value"], abs=100 / 16)
+
+
+def test_what_has_no_export_runs_on_its_own_framework_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match=r"has no exporter to ONNX here; remedy: run .* on its own framework"):
+        check_recipe(recipe(folder, "flax_nets.py:pair", "reference", fixed=False))
+    with pytest.raises(RecipeError, match=r"another function in training than in evaluation \(dropout, batch normal"):
+        check_recipe(recipe(folder, "keras_nets.py:dropping", "reference", fixed=False))
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(MissingDependency, match=r"needs the package 'tf2onnx', .*remedy: pip install tf2onnx"):
+        check_recipe(recipe(folder, "keras_nets.py:model", "reference", fixed=False))
 
 
 # A model in place of a recipe ----------------------------------------------------------------------------------------

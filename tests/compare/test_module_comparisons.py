@@ -46,12 +46,20 @@ class Noisy(Net):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.5, self.training)
 """
+KERAS = """
+import keras
+
+def model():
+    layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+"""
 SETTINGS = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "threads": 1}
 
 
 @pytest.fixture
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "keras_nets.py").write_text(KERAS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -61,12 +69,13 @@ def proof(model: str, name: str, folder: Path, kind: str = "training") -> list[P
     from deep5.compare import inference, training
 
     jobs: Any = {"training": training, "inference": inference}[kind].JOBS
-    made = load_recipe(model).with_settings({**SETTINGS, "framework": name})
+    settings = {key: value for key, value in SETTINGS.items() if key != "threads" or not name.startswith("tensorflow")}
+    made = load_recipe(model).with_settings({**settings, "framework": name})
     request = {"steps": 12, "waypoints": str(folder / "waypoints.safetensors")}
     answer, right = jobs["reference"](made, request, lambda what: None, 0.0)
     save_file({key: np.asarray(value, order="C") for key, value in right.items()}, request["waypoints"])
     own, found = jobs["prove"](made, request, lambda what: None, 0.0)
-    assert own["itself"] is (":" not in name and name == "pytorch")
+    assert own["itself"] is (name in ("pytorch", "tensorflow"))
     assert answer["provenance"] == own["provenance"]
     if kind == "inference":
         return inference_rows(name, right, found, itself=own["itself"])
@@ -83,6 +92,13 @@ def test_a_module_is_proved_equal_to_its_export(name: str, kind: str, nets: Path
     double = {row.what for row in rows if "float64" in row.what.removesuffix(" at a float64 state")}
     assert itself == (double if name == "pytorch" else set())
     assert double
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow:exported", "jax"])
+def test_a_keras_model_is_proved_equal_to_its_export(name: str, nets: Path) -> None:
+    rows = proof("keras_nets.py:model", name, nets)
+    assert {row.part for row in rows} >= {"b", "c", "d"}
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
 
 
 def test_a_module_that_trains_otherwise_than_its_export_is_found(nets: Path) -> None:
