@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import warnings
@@ -13,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deep5.cli.group import CommandGroup
+from deep5.cli.show_dataset import dataset_command
+from deep5.cli.show_parts import called, check_folder, pairs, printed
 from deep5.core.errors import (
-    Deep5Error,
     Errors,
     MissingDependency,
     NetworkError,
     NetworkWarning,
     UnknownName,
     UsageError,
-    suggestion,
 )
 from deep5.core.files import is_file
-from deep5.core.terminal import plain, styled_where_fit
+from deep5.core.terminal import plain
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
@@ -44,7 +43,7 @@ def show_command(errors: Errors) -> click.Group:
 
     @click.group("show", cls=CommandGroup)
     def show() -> None:
-        """Show the parts of a component: the layers of a network."""
+        """Show the parts of a component: the layers of a network, the samples of a data set."""
 
     @show.command("network")
     @click.argument("network", metavar="NAME|FILE")
@@ -92,14 +91,14 @@ def show_command(errors: Errors) -> click.Group:
                 raise UsageError(f"--time-limit {time_limit:g}; allowed: seconds above 0; remedy: --time-limit 60")
             sizes = _batch_sizes(framework, batches, threads)
             if out is not None:
-                _check_folder(out)
+                check_folder(out)
             made, arguments = _network(network, settings)
             record = _record(
                 network,
                 made,
                 arguments,
                 batch,
-                _pairs("--extent", extents),
+                pairs("--extent", extents),
                 time_limit if run else None,
                 framework,
                 sizes,
@@ -111,10 +110,11 @@ def show_command(errors: Errors) -> click.Group:
                 for reason in missing:
                     click.echo(f"deep5: {plain(reason)}", err=True)
             else:
-                report(_printed(record))
+                report(printed(record))
                 if out is not None:
                     report(plain("\n".join([out, *missing])))
 
+    show.add_command(dataset_command(errors))
     return show
 
 
@@ -137,33 +137,13 @@ def _batch_sizes(framework: str | None, text: str | None, threads: int | None) -
     return found
 
 
-def _check_folder(out: str) -> None:
-    from deep5.results.kind import NETWORK_KIND, kind_of
-
-    if not out.strip():
-        raise UsageError(f"--out {out!r}; allowed: the name of a folder; remedy: --out pictures, say, or --out .")
-    if kind_of(out) not in (None, NETWORK_KIND):
-        raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder without other results")
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    from deep5.recipe.settings import parse_setting
-
-    pairs = [parse_setting(text) for text in texts]
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{option} {name} is given twice; allowed: once")
-    return dict(pairs)
-
-
 def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any]]:
     """The network named on the command line, and the arguments that created it.
 
     Raises:
         UsageError: No such name or file, or arguments that do not fit.
     """
-    arguments = _pairs("--set", settings)
+    arguments = pairs("--set", settings)
     from deep5.core.plugins import load
     from deep5.networks.network import Network
     from deep5.recipe.file import named_in_file
@@ -189,7 +169,7 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
             raise _no_name(text) from error
         raise
     if callable(made):
-        made = _called(text, made, arguments)
+        made = called(text, made, arguments)
     elif arguments:
         raise UsageError(f"{text} is an object already; allowed: no --set")
     if not isinstance(made, Network):
@@ -202,29 +182,6 @@ def _no_name(file: str) -> UsageError:
     return UsageError(
         f"got the file {file} as the network; allowed: a registered name, FILE.onnx or FILE.py:NAME; remedy: {remedy}"
     )
-
-
-def _called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
-    try:
-        signature = inspect.signature(make)
-        signature.bind(**arguments)
-    except TypeError as error:
-        known = signature.parameters
-        wrong = next((name for name in arguments if name not in known), None)
-        raise UsageError(
-            f"the arguments of {text!r} do not fit: {error}; allowed: {', '.join(known) or 'none'}"
-            f"{suggestion(wrong, known) if wrong else ''}"
-        ) from error
-    try:
-        return make(**arguments)
-    except UsageError:
-        raise
-    except Deep5Error as error:
-        raise UsageError(f"{text}: {error}") from error
-    except Exception as error:
-        raise UsageError(
-            f"{text} raised {type(error).__name__} when it was constructed: {error}; allowed: arguments that it takes"
-        ) from error
 
 
 def _record(
@@ -266,17 +223,6 @@ def _record(
     return NetworkRecord(
         source=source, found=found, arguments=arguments, decisions=made.decisions, times=times, threads=threads
     )
-
-
-def _printed(record: NetworkRecord) -> str:
-    from rich.console import Console
-
-    console = styled_where_fit(Console())
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=100)
-    with console.capture() as text:
-        record.print(console)
-    return "\n".join(line.rstrip() for line in text.get().rstrip("\n").splitlines())
 
 
 def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:

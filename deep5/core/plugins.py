@@ -57,6 +57,7 @@ _EXTRAS = {
     "vl_convert": "report",
     "PIL": "data",
     "pooch": "data",
+    "pyarrow": "data",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.ilsvrc import imagenet as imagenet
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
+    from deep5.training.datasets.tables import table as table
     from deep5.training.datasets.uci_digits import digits as digits
 
 _HOME = {
@@ -30,6 +31,7 @@ _HOME = {
     "mnist": "deep5.training.datasets.idx",
     "synthetic": "deep5.training.datasets.class_templates",
     "synthetic_files": "deep5.training.datasets.generated_files",
+    "table": "deep5.training.datasets.tables",
 }
 __all__ = list(_HOME)
 

@@ -14,7 +14,7 @@ import numpy as np
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset, Splits
-from deep5.training.datasets.splitting import check_limit, check_share, split_hash
+from deep5.training.datasets.splitting import check_limit, drawn, split_hash
 
 __all__ = ["arrays"]
 
@@ -54,15 +54,7 @@ def arrays(
     _check_lengths(train, read)
     length = len(next(iter(read.values())))
     if test is None:
-        share = check_share(what, test_share)
-        if length < 2:
-            raise UsageError(f"arrays of {length} sample cannot be split; remedy: test= the file of the test samples")
-        from deep5.core.seeds import generator
-
-        order = generator(split_seed, "split").permutation(length)
-        cut = min(max(1, round(share * length)), length - 1)
-        # Sorted: memory-mapped arrays are read front to back.
-        chosen = [np.sort(order[cut:]), np.sort(order[:cut])]
+        chosen = list(drawn(what, length, test_share, split_seed))
         sources = [(read, digest), (read, digest)]
         split = f"{test_share:g} of the samples to the test set, seed {split_seed}"
     else:
