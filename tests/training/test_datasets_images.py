@@ -15,7 +15,8 @@ from PIL import Image
 import deep5 as d5
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.training.dataset import StreamDataset
-from deep5.training.datasets.folders import class_tree, image_folder
+from deep5.training.datasets.class_folders import class_tree
+from deep5.training.datasets.folders import IMAGE_SUFFIXES, image_folder
 from deep5.training.datasets.generated_files import synthetic_files
 from deep5.training.datasets.ilsvrc import imagenet
 from deep5.training.datasets.images import Decoder
@@ -361,7 +362,7 @@ def test_samples_do_not_depend_on_workers(tree: Path) -> None:
 
 
 def test_the_order_is_not_that_of_the_disk(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = class_tree(tree)
+    expected = class_tree(tree, "image", IMAGE_SUFFIXES)
     walk = os.walk
 
     def backwards(folder: Path) -> Any:
@@ -370,7 +371,7 @@ def test_the_order_is_not_that_of_the_disk(tree: Path, monkeypatch: pytest.Monke
             yield parent, inner, sorted(files, reverse=True)
 
     monkeypatch.setattr(os, "walk", backwards)
-    found = class_tree(tree)
+    found = class_tree(tree, "image", IMAGE_SUFFIXES)
     assert found[0] == expected[0] == sorted(expected[0])
     assert (found[1].tolist(), found[2]) == (expected[1].tolist(), ["Bee", "ant", "zebra"])
 

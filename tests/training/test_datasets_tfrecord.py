@@ -19,6 +19,7 @@ from deep5.core.tensors import TensorSpec
 from deep5.training.datasets.crc32c import crc32c, masked_crc32c
 from deep5.training.datasets.example import encode_example, parse_example
 from deep5.training.datasets.images import Decoder
+from deep5.training.datasets.record_files import framed, read_record, record_index, record_table, records, write_records
 from deep5.training.datasets.shards import (
     ImageExample,
     TFRecordStream,
@@ -26,7 +27,6 @@ from deep5.training.datasets.shards import (
     image_records,
     image_stream,
 )
-from deep5.training.datasets.tfrecord import framed, read_record, record_index, record_table, records, write_records
 
 RNG = np.random.default_rng(8)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.former_paths import present_name
 
 if TYPE_CHECKING:
+    from deep5.training.datasets.audio import audio_folder as audio_folder
     from deep5.training.datasets.cifar import cifar10 as cifar10
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
     from deep5.training.datasets.tables import table as table
+    from deep5.training.datasets.texts import text as text
+    from deep5.training.datasets.texts import text_folder as text_folder
     from deep5.training.datasets.uci_digits import digits as digits
 
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
+    "audio_folder": "deep5.training.datasets.audio",
     "cifar10": "deep5.training.datasets.cifar",
     "cifar100": "deep5.training.datasets.cifar",
     "digits": "deep5.training.datasets.uci_digits",
@@ -32,6 +36,8 @@ _HOME = {
     "synthetic": "deep5.training.datasets.class_templates",
     "synthetic_files": "deep5.training.datasets.generated_files",
     "table": "deep5.training.datasets.tables",
+    "text": "deep5.training.datasets.texts",
+    "text_folder": "deep5.training.datasets.texts",
 }
 __all__ = list(_HOME)
 

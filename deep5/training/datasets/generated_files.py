@@ -25,7 +25,7 @@ from deep5.training.datasets.example import encode_example
 from deep5.training.datasets.folders import image_folder
 from deep5.training.datasets.idx import fashion_mnist, mnist
 from deep5.training.datasets.ilsvrc import imagenet
-from deep5.training.datasets.tfrecord import write_records
+from deep5.training.datasets.record_files import write_records
 from deep5.training.downloads import check_fetching, download_folder
 
 __all__ = ["synthetic_files"]

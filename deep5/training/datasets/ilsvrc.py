@@ -11,7 +11,8 @@ import numpy as np
 from deep5.core.errors import UsageError
 from deep5.core.files import is_file, is_folder
 from deep5.training.dataset import Dataset, Splits, StreamDataset
-from deep5.training.datasets.folders import HASHED, class_tree
+from deep5.training.datasets.class_folders import class_tree
+from deep5.training.datasets.folders import HASHED, IMAGE_SUFFIXES
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.lists import read_list
 from deep5.training.datasets.pixels import Scaling, scaling_of
@@ -212,7 +213,7 @@ def _from_folders(
         raise UsageError(
             f"{root} holds neither the folders train and val nor TFRecord files named train-00000-of-…; allowed: either"
         )
-    names, labels, known = class_tree(root / "train", "train/")
+    names, labels, known = class_tree(root / "train", "image", IMAGE_SUFFIXES, prefix="train/")
     odd = next((name for name in known if not re.fullmatch(r"n\d{8}", name)), None)
     if odd is not None:
         raise UsageError(
@@ -226,7 +227,7 @@ def _from_folders(
     with os.scandir(root / "val") as entries:
         foldered = any(entry.is_dir() for entry in entries)
     if foldered:
-        test_names, test_labels, _ = class_tree(root / "val", "val/", known)
+        test_names, test_labels, _ = class_tree(root / "val", "image", IMAGE_SUFFIXES, prefix="val/", classes=known)
     else:
         test_names, test_labels = _listed(root, known)
     kept = evenly(labels, check_limit("imagenet", "limit", limit, len(names)))

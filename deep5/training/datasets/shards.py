@@ -19,7 +19,7 @@ from deep5.training.dataset import StreamDataset, fitted
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.images import Decoder, ImageDataset
 from deep5.training.datasets.pixels import Scaling
-from deep5.training.datasets.tfrecord import RecordTable, read_record, record_index, record_table, records
+from deep5.training.datasets.record_files import RecordTable, read_record, record_index, record_table, records
 
 __all__ = [
     "HASHED_RECORDS",

@@ -17,6 +17,7 @@ from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError, brief, suggestion
 from deep5.core.files import is_file
 from deep5.core.plugins import missing_dependency
+from deep5.training.datasets.text_files import not_utf8
 
 __all__ = ["RawTable", "read_table"]
 
@@ -252,7 +253,7 @@ def _first_line(what: str, path: Path, packed: bool) -> tuple[int, str]:
     try:
         return blank, raw.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise _not_utf8(what, path, 1, error) from error
+        raise not_utf8(what, path, blank + 1, error.start + 1, raw[error.start]) from error
 
 
 def _check_text(what: str, path: Path, packed: bool) -> None:
@@ -266,14 +267,7 @@ def _check_text(what: str, path: Path, packed: bool) -> None:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                raise _not_utf8(what, path, number, error) from error
-
-
-def _not_utf8(what: str, path: Path, line: int, error: UnicodeDecodeError) -> UsageError:
-    return UsageError(
-        f"{what}: {path}, line {line}: the byte 0x{error.object[error.start]:02x} at position {error.start + 1} is not "
-        "UTF-8; allowed: UTF-8; remedy: iconv -f ISO-8859-1 -t UTF-8, if that is the file's encoding"
-    )
+                raise not_utf8(what, path, number, error.start + 1, line[error.start]) from error
 
 
 def _check_names(what: str, name: str, names: Sequence[str]) -> None:

@@ -1,0 +1,156 @@
+"""Text files in UTF-8, and their tokens: characters, words or bytes."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from deep5.core.errors import UsageError, brief
+from deep5.core.files import is_file
+
+__all__ = ["TOKENS", "Vocabulary", "not_utf8", "read_bytes", "read_text", "vocabulary_of"]
+
+TOKENS = ("characters", "words", "bytes")
+"""How a text is cut: Unicode characters, strings between white space, or the bytes of UTF-8."""
+
+# Bytes of memory for a byte of a text: its characters as Python's, and token ids as int64.
+_GROWTH = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The tokens and their ids.
+
+    Attributes:
+        tokens: One of `TOKENS`.
+        words: The token of each id.
+        unknown: The id of tokens that are in no other place; None: there are none.
+        skipped: Ids before the first token, for padding.
+    """
+
+    tokens: str
+    words: tuple[str, ...]
+    unknown: int | None
+    skipped: int = 0
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def ids(self, text: bytes | str) -> np.ndarray:
+        """The token ids of a text, int64.
+
+        Args:
+            text: Bytes for the tokens "bytes", else a string.
+        """
+        if isinstance(text, bytes):
+            return np.frombuffer(text, np.uint8).astype(np.int64) + self.skipped
+        known = self._numbers
+        if self.tokens == "characters":
+            # Each different character is looked up once.
+            codes, places = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True)
+            table = np.array([known.get(chr(code), self.unknown) for code in codes.tolist()], dtype=np.int64)
+            return table[places.reshape(-1)] if len(table) else np.zeros(0, np.int64)
+        return np.array([known.get(word, self.unknown) for word in text.split()], dtype=np.int64)
+
+
+def vocabulary_of(
+    what: str, texts: Iterable[bytes | str], tokens: str, size: int | None, special: Sequence[str] = ()
+) -> Vocabulary:
+    """The vocabulary of texts.
+
+    Args:
+        what: The data set, for messages.
+        texts: Bytes for the tokens "bytes", else strings.
+        tokens: One of `TOKENS`.
+        size: The largest number of entries, of which the most frequent tokens are kept; None: all.
+        special: Entries before all others, such as a padding.
+
+    Raises:
+        UsageError: An argument is out of its range.
+    """
+    if tokens not in TOKENS:
+        raise UsageError(f"{what} with tokens {brief(tokens)}; allowed: {', '.join(map(repr, TOKENS))}")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size <= len(special)):
+        raise UsageError(f"{what} with vocabulary_size {brief(size)}; allowed: None or an integer above {len(special)}")
+    if tokens == "bytes":
+        if size is not None:
+            raise UsageError(
+                f"{what} with vocabulary_size {size} and tokens 'bytes'; allowed: None, which gives all 256"
+            )
+        shown = [
+            chr(byte) if chr(byte).isascii() and chr(byte).isprintable() else f"\\x{byte:02x}" for byte in range(256)
+        ]
+        own = [name for name in special if name != "<unk>"]
+        return Vocabulary(tokens=tokens, words=(*own, *shown), unknown=None, skipped=len(own))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(str(text) if tokens == "characters" else str(text).split())
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if size is not None:
+        words = words[: size - len(special)]
+    if tokens == "characters":
+        words = sorted(words)
+    everything = (*special, *words)
+    return Vocabulary(
+        tokens=tokens, words=everything, unknown=everything.index("<unk>") if "<unk>" in special else None
+    )
+
+
+def read_bytes(what: str, path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        UsageError: It is missing, empty, or too large for the memory.
+    """
+    if not is_file(path):
+        raise UsageError(f"{what}: the file {path} is not there; allowed: a text file in UTF-8")
+    size, room = path.stat().st_size, psutil.virtual_memory().available
+    if size == 0:
+        raise UsageError(f"{what}: the file {path} is empty; allowed: at least one token")
+    if size * _GROWTH > room:
+        raise UsageError(
+            f"{what}: {path} needs about {size * _GROWTH} bytes of memory, and {room} are free; remedy: "
+            "tokens='bytes', which maps the file, or several files"
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{what}: {path} cannot be read ({error.strerror or error})") from error
+
+
+def read_text(what: str, path: Path) -> str:
+    """The content of a file in UTF-8, without a byte order mark.
+
+    Raises:
+        UsageError: It is missing, empty, too large for the memory, or not UTF-8; the message names line and byte.
+    """
+    content = read_bytes(what, path)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        raise not_utf8(what, path, line, column, content[error.start]) from error
+
+
+def not_utf8(what: str, path: Path, line: int, column: int, byte: int) -> UsageError:
+    """The error for a file that is not UTF-8.
+
+    Args:
+        what: The data set.
+        path: The file.
+        line: The line of the first byte that does not decode, from 1.
+        column: The byte's position in its line, from 1.
+        byte: Its value.
+    """
+    return UsageError(
+        f"{what}: {path}, line {line}: the byte 0x{byte:02x} at position {column} is not UTF-8; allowed: UTF-8; "
+        "remedy: iconv -f ISO-8859-1 -t UTF-8, if that is the file's encoding"
+    )

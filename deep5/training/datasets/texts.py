@@ -1,0 +1,282 @@
+"""Text files as samples: windows of tokens with those that follow, or one label per folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deep5.core.errors import UsageError, brief
+from deep5.core.files import is_file
+from deep5.core.tensors import TensorSpec
+from deep5.training.dataset import ArrayDataset, Dataset, Splits, fitted, sample_ids
+from deep5.training.datasets.class_folders import class_split
+from deep5.training.datasets.splitting import check_limit, check_share, split_hash
+from deep5.training.datasets.text_files import TOKENS, Vocabulary, read_bytes, read_text, vocabulary_of
+from deep5.training.downloads import given_path
+
+__all__ = ["WindowDataset", "text", "text_folder"]
+
+_SUFFIXES = frozenset((".txt", ".text", ".md"))
+_UNKNOWN, _PADDING = "<unk>", "<pad>"
+_BLOCK = 1 << 22
+
+
+class WindowDataset(Dataset):
+    """Consecutive windows of tokens, each with the tokens that follow as its label.
+
+    Sample i has the tokens i * length to (i + 1) * length - 1 as `input`, and those one position later as `label`.
+
+    Args:
+        tokens: Token ids, shape (tokens,); may be memory-mapped.
+        length: Tokens of a window.
+        samples: The number of windows.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int, samples: int) -> None:
+        self._tokens, self._width, self._samples = tokens, length, samples
+        spec = TensorSpec(shape=(length,), dtype="int64")
+        self.specs = {"input": spec, "label": spec}
+
+    def __len__(self) -> int:
+        """Number of windows."""
+        return self._samples
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The windows with these indices; see `Dataset.batch`."""
+        begins = sample_ids(ids, len(self)) * self._width
+        windows = np.asarray(self._tokens[begins[:, None] + np.arange(self._width + 1)], dtype=np.int64)
+        return {"input": windows[:, :-1].copy(), "label": windows[:, 1:].copy()}
+
+    def content_hash(self) -> str:
+        """SHA-256 of the tokens, their number and the length."""
+        digest = hashlib.sha256(f"{self._tokens.dtype} {len(self._tokens)} {self._width} {self._samples}\n".encode())
+        for begin in range(0, len(self._tokens), _BLOCK):
+            digest.update(np.ascontiguousarray(self._tokens[begin : begin + _BLOCK]).data)
+        return digest.hexdigest()
+
+    def cast(self, specs: Mapping[str, TensorSpec]) -> WindowDataset:
+        """This data set: token ids are not converted."""
+        fitted(self.specs, specs)
+        return self
+
+
+def text(
+    path: str | Sequence[str],
+    *,
+    tokens: str = "characters",
+    length: int = 128,
+    vocabulary_size: int | None = None,
+    test_path: str | Sequence[str] | None = None,
+    test_share: float = 0.1,
+    limit: int | None = None,
+    test_limit: int | None = None,
+) -> Splits:
+    """Text files for a language model: windows of tokens, and as labels the tokens that follow.
+
+    Args:
+        path: A file in UTF-8, or a list of files, which are joined.
+        tokens: "characters", "words" (between white space) or "bytes". Files of bytes are mapped, not read.
+        length: Tokens of a sample; a remainder at the end of a part is left out.
+        vocabulary_size: The number of different tokens: of words or characters, the most frequent of the training part
+            are kept, and all others are <unk>; None: all of both parts.
+        test_path: The test files; None: the end of the text.
+        test_share: Fraction of the tokens in that end.
+        limit: The number of training samples to keep, from the first; None: all.
+        test_limit: The same for the test samples.
+
+    Returns:
+        Samples `input` and `label` int64 (length,), as `gpt` takes them.
+
+    Raises:
+        UsageError: A file is missing, empty, not UTF-8 (the message names line and byte) or too short, or an argument
+            is out of its range.
+    """
+    what = "text"
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise UsageError(f"{what} with length {brief(length)}; allowed: an integer of at least 1")
+    groups = [_paths(what, "path", path)]
+    if test_path is not None:
+        groups.append(_paths(what, "test_path", test_path))
+    if tokens == "bytes":
+        vocabulary = vocabulary_of(what, (), tokens, vocabulary_size)
+        streams = [_mapped(what, paths) for paths in groups]
+        if test_path is None:
+            streams = _cut(what, streams[0], test_share)
+    else:
+        read = ["".join(read_text(what, one) for one in paths) for paths in groups]
+        if test_path is None:
+            read = _divided(what, read[0], tokens, test_share)
+        seen = read if vocabulary_size is None else read[:1]
+        vocabulary = vocabulary_of(what, seen, tokens, vocabulary_size, () if vocabulary_size is None else (_UNKNOWN,))
+        streams = [vocabulary.ids(one) for one in read]
+    parts = []
+    for name, option, stream, most in zip(
+        ("training", "test"), ("limit", "test_limit"), streams, (limit, test_limit), strict=True
+    ):
+        count = (len(stream) - 1) // length
+        if count < 1:
+            raise UsageError(
+                f"{what}: the {name} part has {len(stream)} {tokens}; allowed: at least {length + 1}, one more than "
+                "length; remedy: a smaller length, or more text"
+            )
+        kept = check_limit(what, option, most, count) or count
+        parts.append(WindowDataset(stream, length, kept))
+    return Splits(
+        train=parts[0],
+        test=parts[1],
+        split_hash=split_hash(
+            *(np.array([len(stream), len(part)]) for stream, part in zip(streams, parts, strict=True))
+        ),
+        description={
+            "source": "text of " + " and ".join(", ".join(one.name for one in paths) for paths in groups),
+            "samples": {"train": len(parts[0]), "test": len(parts[1])},
+            "tokens": tokens,
+            "token_counts": {"train": len(streams[0]), "test": len(streams[1])},
+            "vocabulary_size": len(vocabulary.words),
+            "vocabulary": list(vocabulary.words),
+            "split": f"the last {test_share:g} of the text is the test" if test_path is None else "the files given",
+            "preparation": f"windows of {length} {tokens} without overlap; labels are those one position later",
+            "decisions": _unknown(vocabulary, streams),
+            "hash": "all tokens and the length of the windows",
+        },
+    )
+
+
+def text_folder(
+    folder: str,
+    *,
+    tokens: str = "words",
+    length: int = 256,
+    vocabulary_size: int | None = 10_000,
+    test_share: float = 0.2,
+    split_seed: int = 0,
+    limit: int | None = None,
+    test_limit: int | None = None,
+) -> Splits:
+    """Text files in folders, one folder per class: token ids of one length, and the class as label.
+
+    Folders, classes and the split are as for `image_folder`; files end in .txt, .text or .md.
+
+    Args:
+        folder: The parent of the class folders.
+        tokens: "words" (between white space), "characters" or "bytes".
+        length: Tokens of a sample: longer files are cut at their end, shorter ones padded with the id 0.
+        vocabulary_size: The number of different token ids: the padding, <unk>, and the most frequent words or
+            characters of the training part; None: all of them. Bytes have 257 ids.
+        test_share: Fraction of each class in the test set, if the folder has no split.
+        split_seed: The seed of that draw.
+        limit: The number of training samples to keep, balanced by class; None: all.
+        test_limit: The same for the test samples.
+
+    Returns:
+        Samples `input` int64 (length,) and `label` int64 ().
+
+    Raises:
+        UsageError: A folder or file is missing, empty or not UTF-8 (the message names line and byte), or an argument is
+            out of its range.
+    """
+    what, root = "text_folder", given_path("text_folder", folder)
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise UsageError(f"{what} with length {brief(length)}; allowed: an integer of at least 1")
+    if tokens not in TOKENS:
+        raise UsageError(f"{what} with tokens {brief(tokens)}; allowed: {', '.join(map(repr, TOKENS))}")
+    found = class_split(
+        what,
+        root,
+        "text file",
+        _SUFFIXES,
+        test_share=test_share,
+        split_seed=split_seed,
+        limit=limit,
+        test_limit=test_limit,
+    )
+    read: Any = read_bytes if tokens == "bytes" else read_text
+    vocabulary = vocabulary_of(
+        what,
+        () if tokens == "bytes" else (read(what, root / name) for name in found.train[0]),
+        tokens,
+        None if tokens == "bytes" else vocabulary_size,
+        (_PADDING, _UNKNOWN),
+    )
+    parts, streams = [], []
+    cut = padded = 0
+    for names, labels in (found.train, found.test):
+        rows = np.zeros((len(names), length), np.int64)
+        for row, name in zip(rows, names, strict=True):
+            ids = vocabulary.ids(read(what, root / name))
+            if not len(ids):
+                raise UsageError(f"{what}: {root / name} has no {tokens}; allowed: at least one; remedy: delete it")
+            cut, padded = cut + (len(ids) > length), padded + (len(ids) < length)
+            row[: len(ids)] = ids[:length]
+        streams.append(rows)
+        parts.append(ArrayDataset({"input": rows, "label": labels}))
+    return Splits(
+        train=parts[0],
+        test=parts[1],
+        split_hash=found.split_hash,
+        description={
+            "source": f"text files of {root.resolve().name}",
+            "samples": {"train": len(parts[0]), "test": len(parts[1])},
+            "classes": found.classes,
+            "tokens": tokens,
+            "vocabulary_size": len(vocabulary.words),
+            "vocabulary": list(vocabulary.words),
+            "split": found.text,
+            "preparation": f"the first {length} {tokens} of each file",
+            "decisions": [
+                f"{number} of {len(parts[0]) + len(parts[1])} files are {verb}"
+                for number, verb in ((cut, "cut at their end"), (padded, "padded with the id 0"))
+                if number
+            ]
+            + _unknown(vocabulary, streams),
+            "hash": "all token ids and labels",
+        },
+    )
+
+
+def _paths(what: str, name: str, given: Any) -> list[Path]:
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    paths = [given_path(what, one, name) for one in listed]
+    if not paths:
+        raise UsageError(f"{what}: got {name}={brief(given)}; allowed: a file, or a list of at least one")
+    for one in paths:
+        if not is_file(one):
+            raise UsageError(f"{what}: the file {one} is not there; allowed: a text file in UTF-8")
+    return paths
+
+
+def _mapped(what: str, paths: Sequence[Path]) -> np.ndarray:
+    """The bytes of one file, memory-mapped, or of several, joined."""
+    for one in paths:
+        if one.stat().st_size == 0:
+            raise UsageError(f"{what}: the file {one} is empty; allowed: at least one token")
+    try:
+        if len(paths) == 1:
+            return np.memmap(paths[0], np.uint8, mode="r")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{what}: {paths[0]} cannot be read ({error})") from error
+    return np.concatenate([np.frombuffer(read_bytes(what, one), np.uint8) for one in paths])
+
+
+def _cut(what: str, stream: np.ndarray, share: float) -> list[np.ndarray]:
+    cut = len(stream) - max(1, round(check_share(what, share) * len(stream)))
+    return [stream[:cut], stream[cut:]]
+
+
+def _divided(what: str, content: str, tokens: str, share: float) -> list[str]:
+    """The text in two; words stay whole."""
+    cut = len(content) - max(1, round(check_share(what, share) * len(content)))
+    while tokens == "words" and cut > 0 and not content[cut - 1].isspace():
+        cut -= 1
+    return [content[:cut], content[cut:]]
+
+
+def _unknown(vocabulary: Vocabulary, streams: Sequence[np.ndarray]) -> list[str]:
+    if vocabulary.unknown is None:
+        return []
+    counts = [int((stream == vocabulary.unknown).sum()) for stream in streams]
+    return [f"{counts[0]} training and {counts[1]} test tokens are not in the vocabulary: {_UNKNOWN}"]
