@@ -1,4 +1,4 @@
-"""Text files: windows of tokens and labels per folder, and what is no text."""
+"""Text files: windows of tokens and labels per folder; files that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -148,6 +148,6 @@ def test_a_language_model_trains_on_a_text(rhyme: Path, tmp_path: Path) -> None:
         '         "heads": 2, "layers": 1},\n'
         f'         "dataset": "text", "dataset_kwargs": {{"path": {str(rhyme)!r}, "length": 16}}, "epochs": 1}}\n'
         'MUTABLE = {"batch_size": 8, "framework": "reference", "optimizer": "adam"}\n'
-        'METRICS = ["training_loss"]\n'
+        'METRICS = [("training_loss", None)]\n'
     )
     assert execute(load_recipe(str(recipe)), out=tmp_path / "out").folder.is_dir()

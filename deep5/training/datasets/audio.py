@@ -14,6 +14,7 @@ import numpy as np
 from deep5.core.content_hashes import files_hash
 from deep5.core.errors import UsageError
 from deep5.core.tensors import TensorSpec
+from deep5.core.terminal import counted
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_folders import class_split
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource
@@ -108,7 +109,7 @@ def audio_folder(
             "sample_rate": first.rate,
             "split": found.text,
             "preparation": f"{', '.join(encodings)} to float32 in [-1, 1); "
-            + (f"{kept} channels" if channels is None else f"average of {first.channels} channels")
+            + (counted(kept, "channel") if channels is None else f"average of {first.channels} channels")
             + f"; {frames} frames ({frames / first.rate:.4g} s)",
             "decisions": [
                 f"{number} of {len(names)} files are {verb}"

@@ -17,9 +17,9 @@ from deep5.core.files import is_file
 __all__ = ["TOKENS", "Vocabulary", "not_utf8", "read_bytes", "read_text", "vocabulary_of"]
 
 TOKENS = ("characters", "words", "bytes")
-"""How a text is cut: Unicode characters, strings between white space, or the bytes of UTF-8."""
+"""How content is cut: Unicode characters, strings between white space, or the bytes of UTF-8."""
 
-# Bytes of memory for a byte of a text: its characters as Python's, and token ids as int64.
+# Bytes of memory for a byte of a file: its characters as Python's, and token ids as int64.
 _GROWTH = 12
 
 
@@ -43,31 +43,31 @@ class Vocabulary:
     def _numbers(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words)}
 
-    def ids(self, text: bytes | str) -> np.ndarray:
-        """The token ids of a text, int64.
+    def ids(self, content: bytes | str) -> np.ndarray:
+        """The token ids of the content of a file, int64.
 
         Args:
-            text: Bytes for the tokens "bytes", else a string.
+            content: Bytes for the tokens "bytes", else a string.
         """
-        if isinstance(text, bytes):
-            return np.frombuffer(text, np.uint8).astype(np.int64) + self.skipped
+        if isinstance(content, bytes):
+            return np.frombuffer(content, np.uint8).astype(np.int64) + self.skipped
         known = self._numbers
         if self.tokens == "characters":
             # Each different character is looked up once.
-            codes, places = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True)
+            codes, places = np.unique(np.frombuffer(content.encode("utf-32-le"), "<u4"), return_inverse=True)
             table = np.array([known.get(chr(code), self.unknown) for code in codes.tolist()], dtype=np.int64)
             return table[places.reshape(-1)] if len(table) else np.zeros(0, np.int64)
-        return np.array([known.get(word, self.unknown) for word in text.split()], dtype=np.int64)
+        return np.array([known.get(word, self.unknown) for word in content.split()], dtype=np.int64)
 
 
 def vocabulary_of(
-    what: str, texts: Iterable[bytes | str], tokens: str, size: int | None, special: Sequence[str] = ()
+    what: str, contents: Iterable[bytes | str], tokens: str, size: int | None, special: Sequence[str] = ()
 ) -> Vocabulary:
-    """The vocabulary of texts.
+    """The vocabulary of files.
 
     Args:
         what: The data set, for messages.
-        texts: Bytes for the tokens "bytes", else strings.
+        contents: Bytes for the tokens "bytes", else strings.
         tokens: One of `TOKENS`.
         size: The largest number of entries, of which the most frequent tokens are kept; None: all.
         special: Entries before all others, such as a padding.
@@ -90,8 +90,8 @@ def vocabulary_of(
         own = [name for name in special if name != "<unk>"]
         return Vocabulary(tokens=tokens, words=(*own, *shown), unknown=None, skipped=len(own))
     counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(str(text) if tokens == "characters" else str(text).split())
+    for content in contents:
+        counts.update(str(content) if tokens == "characters" else str(content).split())
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if size is not None:
         words = words[: size - len(special)]
