@@ -147,7 +147,7 @@ def test_an_index_is_kept_and_made_again(tmp_path: Path) -> None:
         (lambda _: framed(b"")[:8] + b"\0" * 20, r"record 0, .*: the checksum of its length is wrong"),
         (
             lambda _: b"\x1f\x8b" + b"x" * 40,
-            r"record 0, .*: the checksum of its length is wrong \(it is a gzip file\); allowed: an uncomp",
+            r"record 0 is corrupt: it does not decompress",
         ),
         (
             lambda _: struct.pack("<QI", 1 << 60, masked_crc32c(struct.pack("<Q", 1 << 60))),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.tables import table as table
     from deep5.training.datasets.texts import text as text
     from deep5.training.datasets.texts import text_folder as text_folder
+    from deep5.training.datasets.tfrecords import tfrecord as tfrecord
     from deep5.training.datasets.uci_digits import digits as digits
 
 _HOME = {
@@ -38,6 +39,7 @@ _HOME = {
     "table": "deep5.training.datasets.tables",
     "text": "deep5.training.datasets.texts",
     "text_folder": "deep5.training.datasets.texts",
+    "tfrecord": "deep5.training.datasets.tfrecords",
 }
 __all__ = list(_HOME)
 

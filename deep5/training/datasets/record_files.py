@@ -16,8 +16,18 @@ from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
 from deep5.core.files import write_atomically
 from deep5.training.datasets.crc32c import masked_crc32c
+from deep5.training.datasets.packed_records import compression_of, packed_records
 
-__all__ = ["RecordTable", "framed", "read_record", "record_index", "record_table", "records", "write_records"]
+__all__ = [
+    "RecordTable",
+    "check_seekable",
+    "framed",
+    "read_record",
+    "record_index",
+    "record_table",
+    "records",
+    "write_records",
+]
 
 _HEADER, _FOOTER = 12, 4  # uint64 length and its CRC; CRC of the record
 
@@ -39,13 +49,17 @@ def records(path: Path, skip: int = 0) -> Iterator[bytes]:
     """The records of a file, in order.
 
     Args:
-        path: An uncompressed TFRecord file.
+        path: A TFRecord file; one that is compressed (GZIP or ZLIB) is decompressed piece by piece.
         skip: The number of records to skip unread.
 
     Raises:
         UsageError: The file is truncated or corrupt; the message names the file, the record and the byte where the
             record begins.
     """
+    if _compressed(path):
+        for record in packed_records(path, skip):
+            yield record.content
+        return
     with _opened(path) as file:
         size, begin, number = file.seek(0, io.SEEK_END), 0, 0
         while begin < size:
@@ -54,6 +68,19 @@ def records(path: Path, skip: int = 0) -> Iterator[bytes]:
                 yield _record(path, file, begin, length, number)
             begin += _HEADER + length + _FOOTER
             number += 1
+
+
+def check_seekable(path: Path) -> None:
+    """Reject a compressed file, whose records cannot be read one by one.
+
+    Raises:
+        UsageError: It is compressed or cannot be read.
+    """
+    if kind := _compressed(path):
+        raise UsageError(
+            f"{path} is a {kind} file, which is read from its beginning; allowed: uncompressed TFRecord files; remedy: "
+            "stream=True, or decompress it"
+        )
 
 
 def read_record(path: Path, begin: int, number: int) -> bytes:
@@ -76,7 +103,7 @@ class RecordTable(NamedTuple):
     """The records of a file.
 
     Attributes:
-        begins: The byte at which each record's frame begins, int64.
+        begins: The byte at which each record's frame begins, int64; of a compressed file, in its decompressed content.
         checksums: Each record's stored masked CRC-32C, int64; not verified here.
     """
 
@@ -112,6 +139,11 @@ def record_table(path: Path) -> RecordTable:
         except (OSError, ValueError, EOFError):
             pass  # missing or incomplete: build it again
     begins, checksums, begin = [], [], 0
+    if _compressed(path):
+        for record in packed_records(path):
+            begins.append(record.begin)
+            checksums.append(record.checksum)
+        begin = stat.st_size
     with _opened(path) as file:
         while begin < stat.st_size:
             begins.append(begin)
@@ -122,6 +154,13 @@ def record_table(path: Path) -> RecordTable:
     if stat.st_size > 1 << 20:
         _keep(kept, table)
     return RecordTable(*table)
+
+
+def _compressed(path: Path) -> str:
+    try:
+        return compression_of(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _keep(path: Path, table: np.ndarray) -> None:
@@ -150,8 +189,7 @@ def _length(path: Path, file: io.BufferedReader, begin: int, number: int, size: 
     (length,) = struct.unpack_from("<Q", header)
     (crc,) = struct.unpack_from("<I", header, 8)
     if masked_crc32c(header[:8]) != crc:
-        known = " (it is a gzip file)" if begin == 0 and header[:2] == b"\x1f\x8b" else ""
-        raise _broken(path, number, begin, f"the checksum of its length is wrong{known}")
+        raise _broken(path, number, begin, "the checksum of its length is wrong")
     if begin + _HEADER + length + _FOOTER > size:
         raise _broken(path, number, begin, f"it has {length} bytes, but the file ends at byte {size}")
     return int(length)
@@ -170,8 +208,8 @@ def _record(path: Path, file: io.BufferedReader, begin: int, length: int, number
 
 def _broken(path: Path, number: int, begin: int, reason: str) -> UsageError:
     return UsageError(
-        f"{path}: record {number}, which begins at byte {begin}, is corrupt: {reason}; allowed: an uncompressed "
-        "TFRecord file; remedy: copy or make the file again"
+        f"{path}: record {number}, which begins at byte {begin}, is corrupt: {reason}; remedy: copy or make the "
+        "file again"
     )
 
 

@@ -19,15 +19,24 @@ from deep5.training.dataset import StreamDataset, fitted
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.images import Decoder, ImageDataset
 from deep5.training.datasets.pixels import Scaling
-from deep5.training.datasets.record_files import RecordTable, read_record, record_index, record_table, records
+from deep5.training.datasets.record_files import (
+    RecordTable,
+    check_seekable,
+    read_record,
+    record_index,
+    record_table,
+    records,
+)
 
 __all__ = [
     "HASHED_RECORDS",
     "ImageExample",
     "TFRecordStream",
+    "checksum_of",
     "find_shards",
     "image_records",
     "image_stream",
+    "shard_identity",
 ]
 
 # The number of files whose records are located concurrently.
@@ -134,6 +143,8 @@ def image_records(
     Raises:
         UsageError: A file is corrupt, or there are no records.
     """
+    for path in paths:
+        check_seekable(path)
     tables: list[RecordTable] = []
     if limit is None:
         with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
@@ -160,13 +171,13 @@ def image_records(
         return example.read(read_record(path, int(tables[shard].begins[number]), number), f"{path}, record {number},")
 
     # A record holds image and label, so its checksum covers both.
-    content = _checksum(tables, length)
+    content = checksum_of(tables, length)
     return ImageDataset(
         read,
         length=length,
         decoder=decoder,
         scaling=scaling,
-        identity=f"{_identity(paths)} {counts} {length} {example.labels_from} {content}",
+        identity=f"{shard_identity(paths)} {counts} {length} {example.labels_from} {content}",
         workers=workers,
     )
 
@@ -218,8 +229,8 @@ class TFRecordStream(StreamDataset):
             UsageError: A file is corrupt or cannot be read.
         """
         with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
-            content = _checksum(list(pool.map(record_table, self._paths)))
-        text = f"{_identity(self._paths)} {content} {self._identity} {self.specs}"
+            content = checksum_of(list(pool.map(record_table, self._paths)))
+        text = f"{shard_identity(self._paths)} {content} {self._identity} {self.specs}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> TFRecordStream:
@@ -301,13 +312,23 @@ def image_stream(
     )
 
 
-def _checksum(tables: Sequence[RecordTable], length: int | None = None) -> str:
-    """SHA-256 of the checksums of all records, or of the first."""
+def checksum_of(tables: Sequence[RecordTable], length: int | None = None) -> str:
+    """SHA-256 of the checksums of all records, or of the first.
+
+    Args:
+        tables: The tables of the files, in order.
+        length: The number of records; None: all.
+    """
     checksums = np.concatenate([table.checksums for table in tables])[:length]
     return hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest()
 
 
-def _identity(paths: Sequence[Path]) -> str:
+def shard_identity(paths: Sequence[Path]) -> str:
+    """Names and sizes of files.
+
+    Raises:
+        UsageError: One cannot be read.
+    """
     try:
         return " ".join(f"{path.name} {path.stat().st_size}" for path in paths)
     except OSError as error:
