@@ -272,7 +272,7 @@ def test_other_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UsageError, match=r"variable shape of 'tokens'; .*remedy: stream=False"):
         tfrecord(str(path), features=variable, test=str(path), stream=True)
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"empty is empty; allowed: at least one record"):
+    with pytest.raises(UsageError, match=r"empty is empty; allowed: TFRecord files"):
         tfrecord(str(tmp_path / "empty"))
     (tmp_path / "one").write_bytes(write(tmp_path / "1", 1).read_bytes())
     with pytest.raises(UsageError, match=r"of 1 sample cannot be split; remedy: test="):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.texts import text_folder as text_folder
     from deep5.training.datasets.tfrecords import tfrecord as tfrecord
     from deep5.training.datasets.uci_digits import digits as digits
+    from deep5.training.datasets.webdatasets import webdataset as webdataset
 
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
@@ -40,6 +41,7 @@ _HOME = {
     "text": "deep5.training.datasets.texts",
     "text_folder": "deep5.training.datasets.texts",
     "tfrecord": "deep5.training.datasets.tfrecords",
+    "webdataset": "deep5.training.datasets.webdatasets",
 }
 __all__ = list(_HOME)
 

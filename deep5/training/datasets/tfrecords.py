@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import UsageError, brief
-from deep5.core.files import is_file
 from deep5.training.dataset import Splits
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.example_schema import ExampleSchema, inferred_schema, stated_schema
+from deep5.training.datasets.listed_files import listed_files
 from deep5.training.datasets.packed_records import compression_of, packed_records
 from deep5.training.datasets.record_files import RecordTable, read_record, record_table, records
 from deep5.training.datasets.shards import HASHED_RECORDS, TFRecordStream, checksum_of, shard_identity
 from deep5.training.datasets.splitting import selected, split_hash
-from deep5.training.downloads import given_path
 
 __all__ = ["tfrecord"]
 
@@ -80,9 +78,9 @@ def tfrecord(
         TensorFlow, "TFRecord and tf.train.Example".
     """
     what = "tfrecord"
-    groups = [_paths(what, "train", train)]
+    groups = [listed_files(what, "train", train, "TFRecord files")]
     if test is not None:
-        groups.append(_paths(what, "test", test))
+        groups.append(listed_files(what, "test", test, "TFRecord files"))
     for name, value, least in (("labels_from", labels_from, None), ("classes", classes, 1)):
         if isinstance(value, bool) or not (
             (value is None and least) or (isinstance(value, int) and (least is None or value >= least))
@@ -151,27 +149,6 @@ def tfrecord(
             "hash": HASHED_RECORDS,
         },
     )
-
-
-def _paths(what: str, name: str, given: Any) -> list[Path]:
-    """The files of an argument, in order."""
-    if isinstance(given, (list, tuple)):
-        paths = [given_path(what, one, name) for one in given]
-    else:
-        text = str(given_path(what, given, name))
-        paths = [Path(text)] if is_file(text) else [Path(one) for one in sorted(glob.glob(text))]  # noqa: PTH207
-        if not paths:
-            raise UsageError(
-                f"{what}: no file {text}; allowed: a file, a pattern such as 'train-*', or a list of files"
-            )
-    if not paths:
-        raise UsageError(f"{what}: got {name}={brief(given)}; allowed: at least one file")
-    for path in paths:
-        if not is_file(path):
-            raise UsageError(f"{what}: the file {path} is not there; allowed: TFRecord files")
-        if path.stat().st_size == 0:
-            raise UsageError(f"{what}: the file {path} is empty; allowed: at least one record; remedy: leave it out")
-    return paths
 
 
 def _schema(

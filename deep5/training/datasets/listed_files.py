@@ -1,0 +1,47 @@
+"""Files that an argument of a data set names: one, several, or a pattern."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import Any
+
+from deep5.core.errors import UsageError, brief
+from deep5.core.files import is_file
+from deep5.training.downloads import given_path
+
+__all__ = ["listed_files"]
+
+
+def listed_files(what: str, name: str, given: Any, kind: str) -> list[Path]:
+    """The files of an argument that is a file, a pattern or a list.
+
+    Args:
+        what: The data set, for messages.
+        name: The argument.
+        given: Its value.
+        kind: What the files are, for messages.
+
+    Returns:
+        At least one file, in the order of the list, or sorted by name.
+
+    Raises:
+        UsageError: A file is missing or empty, or no file matches the pattern.
+    """
+    if isinstance(given, (list, tuple)):
+        paths = [given_path(what, one, name) for one in given]
+    else:
+        text = str(given_path(what, given, name))
+        paths = [Path(text)] if is_file(text) else [Path(one) for one in sorted(glob.glob(text))]  # noqa: PTH207
+        if not paths:
+            raise UsageError(
+                f"{what}: no file {text}; allowed: a file, a pattern such as 'train-*', or a list of files"
+            )
+    if not paths:
+        raise UsageError(f"{what}: got {name}={brief(given)}; allowed: at least one file")
+    for path in paths:
+        if not is_file(path):
+            raise UsageError(f"{what}: the file {path} is not there; allowed: {kind}")
+        if path.stat().st_size == 0:
+            raise UsageError(f"{what}: the file {path} is empty; allowed: {kind} with content; remedy: leave it out")
+    return paths
