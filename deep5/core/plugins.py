@@ -58,6 +58,7 @@ _EXTRAS = {
     "PIL": "data",
     "pooch": "data",
     "pyarrow": "data",
+    "datasets": "huggingface",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
 }

@@ -599,3 +599,57 @@ def test_every_data_set_is_registered_and_documented() -> None:
 def test_the_interface_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Dataset()  # type: ignore[abstract]
+
+
+def test_large_numpy_files_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deep5.training.datasets import numpy_files
+    from deep5.training.datasets.mapped import MappedDataset
+
+    values, labels = RNG.standard_normal((50, 3)), np.arange(50, dtype=np.uint8) % 4
+    np.save(tmp_path / "x.npy", values)
+    np.save(tmp_path / "y.npy", labels)
+    given = {"input": str(tmp_path / "x.npy"), "label": str(tmp_path / "y.npy")}
+    small = arrays(given)
+    monkeypatch.setattr(numpy_files, "_COPIED_BYTES", 100)
+    large = arrays(given)
+    for one, other in ((small.train, large.train), (small.test, large.test)):
+        assert isinstance(other, MappedDataset)
+        assert one.specs == other.specs
+        for name, array in everything(one).items():
+            np.testing.assert_array_equal(everything(other)[name], array)
+        np.testing.assert_array_equal(other.labels(), one.labels())
+        assert isinstance(other._arrays["input"].base, np.memmap)
+    assert large.split_hash == small.split_hash
+    assert large.train.content_hash() != large.test.content_hash()
+    network = {
+        "input": d5.TensorSpec(shape=("N", 3), dtype="float32"),
+        "label": d5.TensorSpec(shape=("N",), dtype="int64"),
+    }
+    np.testing.assert_array_equal(
+        everything(large.train.cast(network))["input"], everything(large.train)["input"].astype(np.float32)
+    )
+    before = large.train.content_hash()
+    np.save(tmp_path / "x.npy", values + 1)
+    assert arrays(given).train.content_hash() != before
+
+
+def test_numpy_files_with_nan_or_in_another_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deep5.training.datasets import numpy_files
+
+    values = RNG.standard_normal((50, 3))
+    values[31, 2] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    monkeypatch.setattr(numpy_files, "_PIECE_BYTES", 240)
+    with pytest.raises(UsageError, match=r"x\.npy: the array 'input' is nan at \(31, 2\); allowed: finite"):
+        arrays({"input": str(tmp_path / "x.npy")})
+    # Of arrays that are not read as a whole, when a batch is read.
+    monkeypatch.setattr(numpy_files, "_WHOLE_BYTES", 100)
+    monkeypatch.setattr(numpy_files, "_COPIED_BYTES", 100)
+    mapped = arrays({"input": str(tmp_path / "x.npy")}, test={"input": str(tmp_path / "x.npy")})
+    assert mapped.train.batch(np.array([30]))["input"].shape == (1, 3)
+    with pytest.raises(UsageError, match=r"the array 'input' is nan at \(31, 2\)"):
+        mapped.train.batch(np.array([30, 31]))
+    for other in (np.asfortranarray(values), values.astype(">f8")):
+        np.save(tmp_path / "x.npy", other)
+        with pytest.raises(UsageError, match=r"allowed: C order and this machine's byte order"):
+            arrays({"input": str(tmp_path / "x.npy")})

@@ -73,7 +73,7 @@ def test_samples_are_those_of_the_library(tmp_path: Path) -> None:
     with path.open("rb") as file:
         grouped = list(
             library.tariterators.group_by_keys(
-                ({**one, "__url__": ""} for one in library.tariterators.tar_file_iterator(file))
+                {**one, "__url__": ""} for one in library.tariterators.tar_file_iterator(file)
             )
         )
     decode = library.Decoder([library.imagehandler("rgb")])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.class_templates import synthetic as synthetic
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
+    from deep5.training.datasets.hub_tables import hugging_face as hugging_face
     from deep5.training.datasets.idx import fashion_mnist as fashion_mnist
     from deep5.training.datasets.idx import mnist as mnist
     from deep5.training.datasets.ilsvrc import imagenet as imagenet
@@ -32,6 +33,7 @@ _HOME = {
     "digits": "deep5.training.datasets.uci_digits",
     "fashion_mnist": "deep5.training.datasets.idx",
     "file_list": "deep5.training.datasets.lists",
+    "hugging_face": "deep5.training.datasets.hub_tables",
     "image_folder": "deep5.training.datasets.folders",
     "imagenet": "deep5.training.datasets.ilsvrc",
     "mnist": "deep5.training.datasets.idx",

@@ -13,13 +13,17 @@ import numpy as np
 
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
-from deep5.training.dataset import ArrayDataset, Splits
+from deep5.training.dataset import ArrayDataset, Dataset, Splits
+from deep5.training.datasets.mapped import MappedDataset, not_finite
 from deep5.training.datasets.splitting import check_limit, drawn, split_hash
 
 __all__ = ["arrays"]
 
+# Arrays of files that are larger in sum are not copied: only the samples of a batch are read.
+_COPIED_BYTES = 64 << 20
 # The files of larger arrays are hashed instead of the arrays, so that the hash can be kept while a file is unchanged.
 _WHOLE_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 24
 
 
 def arrays(
@@ -63,10 +67,12 @@ def arrays(
         chosen = [np.arange(length), np.arange(len(next(iter(other.values()))))]
         sources = [(read, digest), (other, other_digest)]
         split = "the files given"
-    parts = []
+    parts: list[Dataset] = []
     for position, (name, most) in enumerate((("limit", limit), ("test_limit", test_limit))):
         chosen[position] = chosen[position][: check_limit(what, name, most, len(chosen[position]))]
-        parts.append(_part(*sources[position], chosen[position]))
+        given = train if test is None or position == 0 else test
+        large = not isinstance(given, str) and sum(a.nbytes for a in sources[position][0].values()) > _COPIED_BYTES
+        parts.append((_mapped_part if large else _part)(*sources[position], chosen[position]))
     return Splits(
         train=parts[0],
         test=parts[1],
@@ -93,6 +99,12 @@ def _part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> Array
     return ArrayDataset(chosen, content_hash=known)
 
 
+def _mapped_part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> MappedDataset:
+    """The samples with these indices, which stay in the files."""
+    dtypes = {name: "int64" if name == "label" and a.dtype.kind in "iu" else str(a.dtype) for name, a in read.items()}
+    return MappedDataset(read, ids, content_hash=digest, dtypes=dtypes)
+
+
 def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
     """Arrays by name, and the SHA-256 of their contents."""
     if isinstance(given, str):
@@ -107,6 +119,7 @@ def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
     for name, array in sorted(found.items()):
         digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
         if array.nbytes <= _WHOLE_BYTES:
+            _check_finite(files[name], name, array)
             digest.update(array.reshape(-1).view(np.uint8).data)
             continue
         try:
@@ -114,6 +127,22 @@ def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
         except OSError as error:
             raise _unreadable(Path(files[name]), error) from error
     return found, digest.hexdigest()
+
+
+def _check_finite(file: str, name: str, array: np.ndarray) -> None:
+    """Reject NaN and infinity, in pieces of the file.
+
+    Raises:
+        UsageError: The message names the file, the array and the place.
+    """
+    rows = max(1, _PIECE_BYTES * len(array) // max(1, array.nbytes)) if len(array) else 1
+    for begin in range(0, len(array), rows):
+        if (place := not_finite(array[begin : begin + rows])) is not None:
+            value, (row, *inner) = array[begin : begin + rows][place], place
+            raise UsageError(
+                f"{file}: the array {name!r} is {value} at {(begin + row, *inner)}; allowed: finite numbers; remedy: "
+                "correct the file, or leave the sample out"
+            )
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -151,6 +180,12 @@ def _plain(what: object, array: Any) -> np.ndarray:
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise UsageError(
             f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, with the samples as the first dimension"
+        )
+    converted = not array.dtype.isnative or not array.flags.c_contiguous
+    if isinstance(array, np.memmap) and array.nbytes > _WHOLE_BYTES and converted:
+        raise UsageError(
+            f"{what} holds {array.nbytes} bytes in another byte order or column by column; allowed: C order and this "
+            "machine's byte order for files that are mapped; remedy: numpy.save(…, numpy.ascontiguousarray(…))"
         )
     array = np.asarray(array)
     if not array.dtype.isnative:
