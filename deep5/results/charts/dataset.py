@@ -98,7 +98,7 @@ def _images(alt: Any, record: DatasetRecord, inputs: np.ndarray) -> Any:
     for place, image in enumerate(inputs[:_SAMPLES]):
         wide = np.asarray(image, np.float64)
         low, high = wide.min(), wide.max()
-        pixels = np.uint8(np.round((wide - low) / ((high - low) or 1.0) * 255))
+        pixels = np.round((wide - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
         pixels = pixels[0] if pixels.ndim == 3 and len(pixels) == 1 else pixels
         pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
         url = "data:image/png;base64," + base64.b64encode(png(pixels)).decode()

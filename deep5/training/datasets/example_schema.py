@@ -92,7 +92,7 @@ class ExampleSchema:
         if part.decoder is not None:
             if not isinstance(feature, list) or len(feature) != 1:
                 raise UsageError(f"{where} is {_shown(feature)}; allowed: the bytes of one image")
-            return _UNIT.apply(part.decoder.decode(feature[0], where)[None])[0]
+            return np.asarray(_UNIT.apply(part.decoder.decode(feature[0], where)[None])[0])
         dtype = np.dtype(part.spec.dtype)
         values = _numbers(feature, dtype, where)
         if part.name == "label" and values.dtype.kind in "iu" and (self.labels_from or self.classes):

@@ -93,7 +93,9 @@ def hugging_face(
         rows = rows.cast_column(column, Image(decode=False))
     rows = rows.with_format(None)
     target = chosen_columns.get("label", [""])
-    labels, classes, decisions = None, [], []
+    labels: np.ndarray | None = None
+    classes: list[str] = []
+    decisions: list[str] = []
     if len(target) == 1 and target[0] and target[0] not in images:
         labels, classes, decisions = _labels(what, rows, target[0])
     source = _source(what, rows, chosen_columns, labels, decoder)
@@ -139,7 +141,7 @@ def _parts(what: str, data: Any) -> list[Any]:
     except ModuleNotFoundError as error:
         raise missing_dependency(f"the data set {what}", error) from error
     if isinstance(data, (str, os.PathLike)):
-        if not is_folder(data):
+        if not is_folder(str(data)):
             raise UsageError(
                 f"{what}: the folder {data} is not there; allowed: a folder that save_to_disk wrote; remedy: "
                 "datasets.load_dataset(NAME).save_to_disk(FOLDER), since deep5 downloads nothing here"
@@ -265,7 +267,7 @@ def _value(what: str, row: int, column: str, value: Any, decoder: Decoder | None
                     content = file.read()
             except OSError as error:
                 raise UsageError(f"{name}: the image cannot be read ({error.strerror or error})") from error
-        return _UNIT.apply(decoder.decode(content, name)[None])[0]
+        return np.asarray(_UNIT.apply(decoder.decode(content, name)[None])[0])
     try:
         array = np.asarray(value)
     except ValueError:  # ragged

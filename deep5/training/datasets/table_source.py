@@ -132,11 +132,13 @@ def _check_objects(what: str, frame: Any) -> None:
         column = frame.iloc[:, position]
         if str(column.dtype) != "object":
             continue
-        values = [(row, value) for row, value in enumerate(column) if isinstance(value, (str, int, float))]
+        values: list[tuple[int, Any]] = [
+            (row, value) for row, value in enumerate(column) if isinstance(value, (str, int, float))
+        ]
         texts = [(row, value) for row, value in values if isinstance(value, str)]
         numbers = [(row, value) for row, value in values if not isinstance(value, str) and value == value]  # noqa: PLR0124 - NaN
         if texts and numbers:
-            row, value = min(texts, numbers, key=len)[0]
+            row, value = (texts if len(texts) < len(numbers) else numbers)[0]
             raise UsageError(
                 f"{what}: the DataFrame, row {row + 1}, column {str(name)!r}: got {value!r:.60} among "
                 f"{'numbers' if isinstance(value, str) else 'strings'}; allowed: one type in a column; remedy: "

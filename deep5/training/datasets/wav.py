@@ -128,6 +128,7 @@ def read_wav(path: Path, header: WavHeader, frames: int) -> np.ndarray:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}); allowed: a WAV file") from error
     if len(raw) < count * width:
         raise _bad(path, "it became shorter while it was read")
+    values: np.ndarray
     if header.floating:
         values = np.frombuffer(raw, f"<f{width}").astype(np.float32)
     elif width == 1:
