@@ -26,7 +26,8 @@ def network(seed=0):
     x = build.op("Flatten", x)
     weight = build.parameter("weight", (16, 2), d5.networks.edit.builder.he_normal)
     logits = build.op("MatMul", x, weight)
-    return build.network({"logits": logits, "loss": build.op("SoftmaxCrossEntropyLoss", logits, label, reduction="mean")})
+    loss = build.op("SoftmaxCrossEntropyLoss", logits, label, reduction="mean")
+    return build.network({"logits": logits, "loss": loss})
 
 
 FIXED = {"model": network, "dataset": %r, "dataset_kwargs": %r, "epochs": 3}
