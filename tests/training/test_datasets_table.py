@@ -275,7 +275,7 @@ def test_a_recipe_trains_a_regression(tmp_path: Path, flights: pd.DataFrame) -> 
     recipe = tmp_path / "delays.py"
     recipe.write_text(
         'FIXED = {"model": "mlp", "model_kwargs": {"features": 7, "hidden": 16, "classes": 1,\n'
-        '         "loss": "mean_squared_error"},\n'
+        '         "loss": "mse"},\n'
         f'         "dataset": "table",\n'
         f'         "dataset_kwargs": {{"path": {str(tmp_path / "flights.csv")!r}, "target": "delay"}},\n'
         '         "epochs": 60}\n'
