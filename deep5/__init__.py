@@ -123,12 +123,16 @@ if TYPE_CHECKING:
     from deep5.training.dataset import Splits as Splits
     from deep5.training.dataset import StreamDataset as StreamDataset
     from deep5.training.divergence import StopOnNaN as StopOnNaN
+    from deep5.training.engine_framework import EngineFramework as EngineFramework
     from deep5.training.generated import GeneratorDataset as GeneratorDataset
+    from deep5.training.gradient_executor import GradientExecutor as GradientExecutor
     from deep5.training.kernel import bind_rule as bind_rule
     from deep5.training.lbfgs import LBFGS as LBFGS
     from deep5.training.loaders import from_dataloader as from_dataloader
     from deep5.training.loaders import from_tf_data as from_tf_data
     from deep5.training.loggers import CSVLogger as CSVLogger
+    from deep5.training.onnx_engine import ONNXEngine as ONNXEngine
+    from deep5.training.operator_executor import EngineOperatorExecutor as EngineOperatorExecutor
     from deep5.training.optimizer import RuleOptimizer as RuleOptimizer
     from deep5.training.pipeline import GradientPipeline as GradientPipeline
     from deep5.training.prefetch import Prefetched as Prefetched
@@ -252,6 +256,10 @@ _LEVELS = {
     "GeneratorDataset": "training.generated",
     "datasets": "training.datasets",
     "BatchSource": "training.batch_source",
+    "EngineFramework": "training.engine_framework",
+    "EngineOperatorExecutor": "training.operator_executor",
+    "GradientExecutor": "training.gradient_executor",
+    "ONNXEngine": "training.onnx_engine",
     "GrowingBatches": "training.batch_sizes",
     "BucketSampler": "training.bucket_sampler",
     "WeightedSampler": "training.weighted_sampler",

@@ -141,8 +141,8 @@ class GradientExecutor(TrainingExecutor):
         self._before_training: Callable[[StepInfo | None], None] = lambda info: None
 
     @abstractmethod
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        """Make a network runnable; its parameters and buffers are `self._values`, read in place.
+    def compile(self, network: Network, announced: Sequence[str]) -> Run:
+        """Make a network runnable; its parameters and buffers are those of this executor, read in place.
 
         Args:
             network: One of this executor's, forward or with gradients.
@@ -153,7 +153,7 @@ class GradientExecutor(TrainingExecutor):
     def settings(self) -> dict[str, Any]:
         """Threads, dtype, TF32 and determinism as read back from the engine; see `GraphExecutor.settings`."""
 
-    def _suited(self, network: Network) -> Network:
+    def suited(self, network: Network) -> Network:
         """A network with gradients in other operators, if the engine lacks these or has faster ones."""
         return network
 
@@ -357,14 +357,14 @@ class GradientExecutor(TrainingExecutor):
     def _forward(self, training: bool) -> _Program:
         evaluation, form = self._forms.evaluation, self._forms.training if training else None
         if form is None or form.network is evaluation:
-            program = _Program(self._compile(evaluation, ()), tuple(self.network.outputs))
+            program = _Program(self.compile(evaluation, ()), tuple(self.network.outputs))
             # One program serves both modes if training makes no difference.
             self._programs[("forward", False)] = program
         else:
             from deep5.networks.gradients.batch_normalization import expand_training
 
             network = self._forms.checked(expand_training(self._in_training(form.network)))
-            program = _Program(self._compile(network, ()), tuple(self.network.outputs), self._statistics())
+            program = _Program(self.compile(network, ()), tuple(self.network.outputs), self._statistics())
         self._programs[("forward", training)] = program
         return program
 
@@ -372,8 +372,8 @@ class GradientExecutor(TrainingExecutor):
         self._check_loss(loss)
         names = self._check_wrt(wrt)
         network = lowered(self._in_training(self._forms.differentiated), has_gradient)
-        network = self._forms.checked(self._suited(self._forms.lowered(gradient_network(network, loss, names))))
-        run = self._compile(network, [f"grad:{name}" for name in names])
+        network = self._forms.checked(self.suited(self._forms.lowered(gradient_network(network, loss, names))))
+        run = self.compile(network, [f"grad:{name}" for name in names])
         program = _Program(
             run, tuple(self.network.outputs), self._statistics(), names, self.network.outputs[loss].dtype
         )

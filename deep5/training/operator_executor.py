@@ -80,14 +80,14 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
         self._made: dict[Any, _Made] = {}
 
     @abstractmethod
-    def _compile(self, network: Network) -> Run:
+    def compile(self, network: Network) -> Run:
         """Make a network without parameters or announced outputs runnable; see `GradientExecutor`."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """As read back from the engine; see `OperatorExecutor.settings`."""
 
-    def _suited(self, network: Network) -> Network:
+    def suited(self, network: Network) -> Network:
         """A network with gradients in other operators, if the engine lacks these."""
         return network
 
@@ -158,9 +158,9 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
             if not any(is_floating(spec.dtype) for spec in outputs):
                 raise Unsupported(f"{name_of(self.operator)} has no gradient: no output is a floating-point number")
             product = vjp_network(lowered(forms.differentiated, has_gradient), names)
-            form = forms.checked(self._suited(forms.lowered(product)))
+            form = forms.checked(self.suited(forms.lowered(product)))
         key = wanted, tuple([(value.shape, value.dtype) for value in inputs])
-        made = _Made(self._compile(form), outputs, label_inputs(network))
+        made = _Made(self.compile(form), outputs, label_inputs(network))
         return remember(self._made, key, made, room=_PROGRAMS)
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import onnxruntime
+from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.tensors import Arrays, Device
@@ -88,7 +89,8 @@ class ONNXRuntimeExecutor(GradientExecutor):
     def _threads(self) -> int:
         return self._framework.threads
 
-    def _suited(self, network: Network) -> Network:
+    @override
+    def suited(self, network: Network) -> Network:
         return rewritten(network)
 
     def _assign(self, name: str, value: np.ndarray) -> None:
@@ -102,7 +104,8 @@ class ONNXRuntimeExecutor(GradientExecutor):
             self._fixed = False
             self.discard_programs()
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+    @override
+    def compile(self, network: Network, announced: Sequence[str]) -> Run:
         if network is not self._forms.evaluation:
             self._release()  # training, which writes running statistics
         return Program(

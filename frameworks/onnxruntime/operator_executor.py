@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnxruntime
+from typing_extensions import override
 
 from deep5.core.operator import Operator
 from deep5.core.tensors import Device
@@ -47,10 +48,12 @@ class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
             "deterministic": options.use_deterministic_compute,
         }
 
-    def _suited(self, network: Network) -> Network:
+    @override
+    def suited(self, network: Network) -> Network:
         return rewritten(network)
 
-    def _compile(self, network: Network) -> Run:
+    @override
+    def compile(self, network: Network) -> Run:
         self._last = Program(
             network,
             {},

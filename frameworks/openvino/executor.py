@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from typing_extensions import override
+
 from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
 from deep5.frameworks.openvino.rewrite import without_unpooling
@@ -51,13 +53,15 @@ class OpenVINOExecutor(GradientExecutor):
             "deterministic": True,
         }
 
-    def _suited(self, network: Network) -> Network:
+    @override
+    def suited(self, network: Network) -> Network:
         return without_unpooling(network)
 
     def _threads(self) -> int:
         return self._framework.threads
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+    @override
+    def compile(self, network: Network, announced: Sequence[str]) -> Run:
         threads = self._framework.threads
         return Program(network, self._values, announced, threads=threads, counts=self._counts)
 

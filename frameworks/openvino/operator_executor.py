@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from deep5.core.operator import Operator
 from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
@@ -43,9 +45,11 @@ class OpenVINOOperatorExecutor(EngineOperatorExecutor):
             "deterministic": True,
         }
 
-    def _suited(self, network: Network) -> Network:
+    @override
+    def suited(self, network: Network) -> Network:
         return without_unpooling(network)
 
-    def _compile(self, network: Network) -> Run:
+    @override
+    def compile(self, network: Network) -> Run:
         self._last = Program(network, {}, (), threads=self._openvino.threads)
         return self._last

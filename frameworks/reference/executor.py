@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from deep5.core.errors import ShapeError
 from deep5.core.tensors import Device
@@ -74,7 +75,8 @@ class ReferenceExecutor(GradientExecutor):
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
         return {**settings_of(self.device), **self._dtype_settings(list(self._values.values()))}
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+    @override
+    def compile(self, network: Network, announced: Sequence[str]) -> Run:
         return compiled(network, self._values, self._scratch, announced, self._ranks, self._stamps)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:

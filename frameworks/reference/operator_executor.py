@@ -97,5 +97,6 @@ class _ByKernels(EngineOperatorExecutor):
     def settings(self) -> dict[str, Any]:
         return settings_of(self.device)
 
-    def _compile(self, network: Network) -> Run:
+    @override
+    def compile(self, network: Network) -> Run:
         return compiled(network, {}, self._scratch)
