@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.bench.plan import Plan, Workload, make_operator_of
+from deep5.bench.plan import Plan, Workload, framework_of, make_operator_of
 from deep5.core.errors import Deep5Error, Unsupported, UsageError
-from deep5.core.plugins import framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, device, numpy_dtype, to_numpy
 from deep5.measuring.loops import Work
@@ -164,8 +163,8 @@ def prepare(
             device=plan.device,
         )
         return Prepared(work=Work(call=call, synchronize=synchronize), settings=dict, read=reader)
-    engine = framework(candidate.framework)
-    operator = make_operator_of(plan, work.problem, candidate.framework.partition(":")[0])
+    engine = framework_of(plan, candidate.framework)
+    operator = make_operator_of(plan, work.problem, engine.name.partition(":")[0])
     executor = engine.operator_executor(operator, device=plan.device)
     native, grads = executor.arrays(*inputs), tuple[Any, ...]()
     if work.direction.needs:

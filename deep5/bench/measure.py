@@ -15,7 +15,7 @@ from typing import Any
 from deep5.bench.agreement import Results, difference, standard_of
 from deep5.bench.candidates import Candidate, candidates, prepare, random_values, reason_of, set_numerics
 from deep5.bench.peaks import peaks
-from deep5.bench.plan import Plan, Workload, remarks, workloads
+from deep5.bench.plan import Plan, Workload, framework_of, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
 from deep5.core.errors import Deep5Error, MissingDependency, RunFailed, UsageError
 from deep5.core.plugins import framework, uninterrupted
@@ -23,6 +23,8 @@ from deep5.core.python_child import ask, keep
 from deep5.core.seeds import derive_seed, generator
 from deep5.measuring import loops as timing
 from deep5.operators.checks.survival import death
+from deep5.recipe.operator_names import names_file
+from deep5.recipe.register import refuse_local
 
 __all__ = ["SCOPE", "measure", "measure_here", "measure_series", "stage_name"]
 
@@ -47,12 +49,17 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
         RunFailed: A process failed, or no candidate could be timed.
     """
     workloads(plan)  # its errors are reported before processes start
+    # Code of a file may crash or exit: it runs in a separate process, which reports this.
+    of_files = any(map(names_file, (plan.operator or "", *plan.frameworks)))
+    if plan.mode == "rigorous" or of_files:
+        refuse_local("frameworks", plan.frameworks)
+        refuse_local("operators", plan.operator)
     for name in plan.frameworks:
-        _check_framework(name)
+        if not names_file(name):
+            _check_framework(name)
     if plan.mode == "rigorous":
         found = [_in_fresh_process(plan, number) for number in range(plan.processes)]
-    elif ".py:" in (plan.operator or ""):
-        # Code of a file may crash or exit: it runs in a separate process, which reports this.
+    elif of_files:
         found = [_in_fresh_process(plan, 0)]
     else:
         found = [measure_here(plan)]
@@ -205,7 +212,7 @@ def stage_name(key: Mapping[str, str]) -> str:
 def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
     """Load a framework and set its numerics and threads before it computes; why that fails, or None."""
     try:
-        engine = framework(candidate.framework)
+        engine = framework_of(plan, candidate.framework)
     except MissingDependency as error:
         return str(error)
     requested: dict[str, Callable[[], None]] = {

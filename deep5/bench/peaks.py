@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.bench.plan import Plan
+from deep5.bench.plan import Plan, framework_of
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.plugins import framework
 from deep5.core.seeds import generator
@@ -55,7 +55,7 @@ def _is_there(plan: Plan) -> bool:
 
 def _rate(plan: Plan, name: str, op_type: str, values: Sequence[Any], amount: int) -> float | None:
     try:
-        executor = framework(name).operator_executor(ONNXOperator(op_type), device=plan.device)
+        executor = framework_of(plan, name).operator_executor(ONNXOperator(op_type), device=plan.device)
         native = executor.arrays(*values)
         work = timing.Work(call=executor.inference, arguments=native, synchronize=executor.synchronize)
         return best_rate(work, amount)

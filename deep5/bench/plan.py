@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, ShapeError, UsageError
 from deep5.core.operator import Operator
@@ -17,7 +17,10 @@ from deep5.operators.problem import FORWARD, Direction, Problem
 from deep5.operators.problems import problem_set
 from deep5.operators.work import RECURRENT, backward_bytes, backward_flops, flops, misfit, moved_bytes
 
-__all__ = ["Plan", "Workload", "make_operator_of", "remarks", "workload_of", "workloads"]
+if TYPE_CHECKING:
+    from deep5.core.framework import Framework
+
+__all__ = ["Plan", "Workload", "framework_of", "make_operator_of", "remarks", "workload_of", "workloads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +277,13 @@ def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
         count = None if count is None or more is None else count + more
         moved += backward_bytes(inputs, outputs, direction.needs)
     return Workload(problem=problem, direction=direction, outputs=outputs, flops=count, moved_bytes=moved)
+
+
+def framework_of(plan: Plan, name: str) -> Framework:
+    """A framework of a plan by its name, or by `FILE.py:NAME`; raises as `named_back_end`."""
+    from deep5.recipe.frameworks import named_back_end
+
+    return named_back_end(name, Path(plan.folder) if plan.folder else None)
 
 
 def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference") -> Operator:

@@ -50,6 +50,7 @@ def plan_of(parts: Parts) -> Plan:
         limit_gflop=values["limit_gflop"],
         take=values["take"],
         keep=values["box"],
+        folder=_folder(parts["frameworks"]),
     )
 
 
@@ -59,6 +60,12 @@ def _dtype(value: str | Sequence[str]) -> str | tuple[str, ...]:
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(value.split(",") if isinstance(value, str) else value)
+
+
+def _folder(part: Part) -> str | None:
+    """The folder of frameworks in files, as a name keeps the form in which it is written; None: there are none."""
+    of_files = any(".py:" in name for name in _names(part.value))
+    return str(Path(part.folder or "").resolve()) if of_files else None
 
 
 def _absolute(text: str, folder: Path | None) -> str:

@@ -11,13 +11,12 @@ import numpy as np
 from deep5.bench.agreement import tolerances, wrong_dtypes
 from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of, set_numerics
 from deep5.bench.measure import SCOPE, measure_series, stage_name
-from deep5.bench.plan import Plan, Workload, workloads
+from deep5.bench.plan import Plan, Workload, framework_of, workloads
 from deep5.bench.recipe import plan_of
 from deep5.compare.settings_check import observed, peaks_of
 from deep5.compare.stages import CHECKS
 from deep5.core.errors import Deep5Error
 from deep5.core.memory import peak_bytes
-from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec
 from deep5.measuring.machine_load import machine_between, machine_state
 from deep5.recipe.experiment import recipe_parts
@@ -35,7 +34,7 @@ def _results(
     plan: Plan, request: Mapping[str, Any], report: Callable[[str], object], *, double: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs and gradients of the first call of every workload, by workload and position."""
-    engine = framework(plan.frameworks[0])
+    engine = framework_of(plan, plan.frameworks[0])
     set_numerics(engine, plan)
     engine.set_threads(plan.threads)
     works, left_out = workloads(plan)
@@ -145,7 +144,7 @@ def _time(
         "settings": observed(raw["settings"].get(name, {})),
         "warnings": raw["warnings"],
         "provenance": _provenance(recipe),
-        "peaks": peaks_of(framework(name), plan.device),
+        "peaks": peaks_of(framework_of(plan, name), plan.device),
         "machine": machine_between(before),
         "set_up_s": None,  # belongs to individual workloads, and is not timed
     }, {}

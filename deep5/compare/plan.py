@@ -17,6 +17,7 @@ from deep5.recipe.experiment import Experiment, recipe_parts
 from deep5.recipe.keys import TRAINING, base
 from deep5.recipe.own_network import IDENTITY_SEED, is_own_network, made_network
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.recipe.register import check_reachable
 from deep5.run.choice import workload_of
 from deep5.run.workload import Workload
 
@@ -162,6 +163,7 @@ def make_plan(
     recipes, contents = {}, {}
     for candidate in made:
         recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
+        check_reachable(recipes[candidate.label])
         contents[candidate.label] = content_hash(recipes[candidate.label])  # content that cannot be hashed is rejected
         check_plain(candidate.settings, f"the settings of {candidate.label}")
         _check_provable(candidate, recipes[candidate.label], kind)

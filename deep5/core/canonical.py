@@ -20,6 +20,7 @@ from deep5.core.former_paths import hash_module, hash_name
 from deep5.core.own_files import is_own_module
 from deep5.core.plugins import name_of, owner_of
 from deep5.core.python_source import source_of, syntax_hash
+from deep5.core.run_time import added_at_run_time
 
 __all__ = [
     "canonical",
@@ -50,6 +51,8 @@ _REGISTRY = {
     "gradient_modifier": "gradient_modifiers",
     "framework": "frameworks",
 }
+# Keys whose classes are not hashed by their registered names.
+_OTHERS = {"scheme": "schemes", "compression": "compressors"}
 _DESCRIPTORS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 # Identities of the functions and classes whose captured values are being described.
 _OUTSIDE: ContextVar[frozenset[int]] = ContextVar("outside", default=frozenset())
@@ -102,6 +105,8 @@ def canonical(
             return _file_content(value, beside)
         if names_file(key, value):
             return _file_component(value, beside, by_text or not strict)
+        if (added := added_at_run_time(kind_of(key) or _OTHERS.get(key, ""), value)) is not None:
+            return within(added.component, key)  # the name is only of this process
         return hash_name(kind_of(key), value)
     if isinstance(value, float):
         if math.isfinite(value) or not strict:

@@ -1,4 +1,5 @@
-"""Names to components: the only loader. Everything is registered by entry point, including deep5's own components."""
+"""Names to components: the only loader. Everything is registered by entry point, including deep5's own components, or
+at run time (`deep5.register`)."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, MissingDependency, UnknownName, UsageError, brief
 from deep5.core.former_paths import present_name
+from deep5.core.run_time import RunTimePoint, run_time_points
 
 if TYPE_CHECKING:
     from deep5.core.framework import Framework
 
 __all__ = [
     "KINDS",
+    "forget_names",
     "framework",
     "install_command",
     "load",
@@ -86,7 +89,14 @@ def _installed() -> Any:
 @functools.cache
 def registered(kind: str) -> Mapping[str, EntryPoint]:
     """All registered components of a kind (a key of `KINDS`) by name; loads none."""
-    return {point.name: point for point in sorted(_installed().select(group=f"deep5.{kind}"), key=lambda p: p.name)}
+    points = {point.name: point for point in _installed().select(group=f"deep5.{kind}")}
+    return dict(sorted({**points, **run_time_points(kind)}.items()))
+
+
+def forget_names() -> None:
+    """Look names up again, after a registration at run time."""
+    for kept in (registered, load, _made):
+        kept.cache_clear()
 
 
 @functools.cache
@@ -147,13 +157,14 @@ def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependen
 
 
 def name_of(kind: str, component: Any) -> str | None:
-    """The registered name of a component given as an object, or None; loads only the object's package."""
+    """The name of a component given as an object in its entry point, or None; loads only the object's package."""
     module, qualified = getattr(component, "__module__", None), getattr(component, "__qualname__", None)
-    for name, point in registered(kind).items():
+    points = {name: point for name, point in registered(kind).items() if not isinstance(point, RunTimePoint)}
+    for name, point in points.items():
         if f"{module}:{qualified}" == point.value:
             return name
     # A registered path may re-export: compare by identity, but only within the same package.
-    for name, point in registered(kind).items():
+    for name, point in points.items():
         same = module and point.attr == qualified and _is_part(module, point.module)
         if same and load(kind, name) is component:
             return name

@@ -30,6 +30,9 @@ from deep5.recipe.registered import own_registered
 
 __all__ = ["content_of"]
 
+# Keys of components whose classes are not hashed by their registered names.
+_OTHERS = {"scheme": "schemes", "compression": "compressors"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Root:
@@ -144,7 +147,7 @@ def _roots(value: Any, folder: Path | None, key: str = "", outside: frozenset[in
                 yield from _roots(named, folder, outside=outside)
         elif key == "bare" and ":" in value:
             yield _Root(component=value)
-        elif (kind := kind_of(key)) and (own := own_registered(kind, value)) is not None:
+        elif (kind := kind_of(key) or _OTHERS.get(key, "")) and (own := own_registered(kind, value)) is not None:
             yield from _roots(own, folder, outside=outside)
     elif isinstance(value, Mapping):
         for name, inner in value.items():

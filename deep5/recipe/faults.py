@@ -73,8 +73,13 @@ def frameworks_fault(value: Any) -> str | None:
         return f"is {value!r}; allowed: a tuple of names, such as ('pytorch', 'jax')"
     known = registered("frameworks")
     for name in names:
+        if ".py:" in name:
+            continue  # read where it is used
         if name.partition(":")[0] not in known:
-            return f"holds the unknown framework {name!r}; allowed: {', '.join(known)}{suggestion(name, known)}"
+            return (
+                f"holds the unknown framework {name!r}; allowed: {', '.join(known)}, or FILE.py:NAME"
+                f"{suggestion(name, known)}"
+            )
         if ":" in name and (fault := mode_fault(name)) is not None:
             return f"holds {name!r}: {fault}"
     if len(set(names)) < len(names):

@@ -12,6 +12,7 @@ from typing import Any
 from deep5.core.errors import Deep5Error, RecipeError, UsageError
 from deep5.core.own_files import is_own_module
 from deep5.core.plugins import load, registered
+from deep5.core.run_time import added_at_run_time
 from deep5.recipe.family import RecipeFamily
 
 __all__ = ["RegisteredRecipe", "family_of", "module_file", "own_registered", "recipe_names", "registered_recipe"]
@@ -45,14 +46,16 @@ class RegisteredRecipe:
 
 
 def own_registered(kind: str, name: str) -> Any:
-    """The component under a registered name if it is the user's code, as of a package that is installed in place
-    (`pip install --editable`); None if it is not, or cannot be loaded.
+    """The component under a registered name if it is the user's code: of a package that is installed in place
+    (`pip install --editable`), or registered at run time. None if it is not, or cannot be loaded.
 
     Args:
         kind: A key of `KINDS`.
         name: The registered name.
     """
     point = registered(kind).get(name)
+    if (added := added_at_run_time(kind, name)) is not None:
+        return added.component
     if point is None or point.module.partition(".")[0] == "deep5":
         return None
     try:

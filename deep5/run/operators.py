@@ -111,12 +111,12 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
 
 def _framework(plan: Plan) -> dict[str, Any] | None:
     """The framework if there is only one; operators.json lists several."""
-    from deep5.core.plugins import framework
+    from deep5.bench.plan import framework_of
 
     if len(plan.frameworks) > 1:
         return None
     try:
-        version = framework(plan.frameworks[0]).version()
+        version = framework_of(plan, plan.frameworks[0]).version()
     except MissingDependency:
         version = None
     return {"name": plan.frameworks[0], "version": version, "device": plan.device}

@@ -23,6 +23,7 @@ from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
 from deep5.recipe.recipe import FULL, Recipe
+from deep5.recipe.register import check_reachable
 from deep5.results.folder import locked, new_folder, remove_torn, tidy
 from deep5.results.kind import STUDY
 from deep5.results.result import Result, load
@@ -156,6 +157,8 @@ def _plan(
         for name, own in settings.items()
         for seed in seeds
     }
+    for own in made.values():
+        check_reachable(own)
     contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
     shares = share_processors({name: made[name, seeds[0]] for name in settings})
     target, reported = target_of(recipe, asked)
