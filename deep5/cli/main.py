@@ -71,11 +71,14 @@ def _cli() -> None:
 @_cli.group(
     cls=DefaultGroup,
     default="recipe",
-    late={"optimizer": ("deep5.cli.check_optimizer", "optimizer_command")},
+    late={
+        "framework": ("deep5.cli.check_framework", "framework_command"),
+        "optimizer": ("deep5.cli.check_optimizer", "optimizer_command"),
+    },
     subcommand_metavar="RECIPE | COMMAND …",
 )
 def check() -> None:
-    """Check RECIPE without running it, or an operator, or an optimizer.
+    """Check RECIPE without running it, or an operator, an optimizer, or a framework.
 
     `deep5 check RECIPE` is short for `deep5 check recipe RECIPE`.
     """
