@@ -19,7 +19,7 @@ from deep5.core.errors import OutputError, UnknownName, UsageError
 from deep5.core.plugins import KINDS
 
 STARTS = [kind for kind in kinds_of_starts() if kind != "plugin"]
-LINT = ("check", "--isolated", "--select", "B,C4,E,F,N,PIE,RET,SIM,UP,W", "--line-length", "120")
+LINT = ("check", "--isolated", "--no-cache", "--select", "B,C4,E,F,N,PIE,RET,SIM,UP,W", "--line-length", "120")
 
 
 def run(*words: str | Path, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,7 @@ def test_starts_are_well_formed(tmp_path: Path) -> None:
     for kind in STARTS:
         write_start(kind, f"own_{kind}", tmp_path)
     write_start("plugin", "own_parts", tmp_path)
-    for words in (LINT, ("format", "--check", "--isolated", "--line-length", "120")):
+    for words in (LINT, ("format", "--check", "--isolated", "--no-cache", "--line-length", "120")):
         found = run(sys.executable, "-m", "ruff", *words, tmp_path, cwd=tmp_path)
         assert found.returncode == 0, found.stdout
     for path in tmp_path.rglob("*"):
