@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deep5.core.events import Event as Event
     from deep5.core.events import StepInfo as StepInfo
     from deep5.core.events import StopTraining as StopTraining
-    from deep5.core.executors import GraphExecutor as GraphExecutor
     from deep5.core.executors import OperatorExecutor as OperatorExecutor
     from deep5.core.executors import ParameterGroup as ParameterGroup
     from deep5.core.executors import StepOptimizer as StepOptimizer
@@ -123,6 +122,7 @@ if TYPE_CHECKING:
     from deep5.training.dataset import Dataset as Dataset
     from deep5.training.dataset import Splits as Splits
     from deep5.training.dataset import StreamDataset as StreamDataset
+    from deep5.training.derived_executor import GraphExecutor as GraphExecutor
     from deep5.training.divergence import StopOnNaN as StopOnNaN
     from deep5.training.engine_framework import EngineFramework as EngineFramework
     from deep5.training.generated import GeneratorDataset as GeneratorDataset
@@ -208,7 +208,6 @@ _CORE = {
     "generator": "core.seeds",
     "StopTraining": "core.events",
     "Framework": "core.framework",
-    "GraphExecutor": "core.executors",
     "OperatorExecutor": "core.executors",
     "GradientPipeline": "training.pipeline",
     "ParameterGroup": "core.executors",
@@ -261,6 +260,7 @@ _LEVELS = {
     "EngineFramework": "training.engine_framework",
     "EngineOperatorExecutor": "training.operator_executor",
     "GradientExecutor": "training.gradient_executor",
+    "GraphExecutor": "training.derived_executor",
     "ONNXEngine": "training.onnx_engine",
     "GrowingBatches": "training.batch_sizes",
     "BucketSampler": "training.bucket_sampler",

@@ -5,16 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from deep5.core.arguments import is_finite
+from deep5.core.complete import check_complete
 from deep5.core.errors import UsageError
 from deep5.core.events import StepInfo
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Arrays, Device
 
-__all__ = ["GraphExecutor", "OperatorExecutor", "ParameterGroup", "StepOptimizer", "TrainStep"]
+__all__ = ["GraphExecutor", "OperatorExecutor", "ParameterGroup", "StepOptimizer", "TrainStep", "derive_executors_by"]
+
+# From a subclass of `GraphExecutor` that lacks methods to a complete one, where that is possible.
+_COMPLETES: list[Callable[[type[Any]], type[Any]]] = []
+_MADE: dict[type[Any], type[Any]] = {}
+
+
+def derive_executors_by(complete: Callable[[type[Any]], type[Any]]) -> None:
+    """Let objects of incomplete subclasses of `GraphExecutor` be of the class that a function makes of theirs."""
+    _COMPLETES[:] = [complete]
 
 
 class ParameterGroup:
@@ -177,7 +187,24 @@ class GraphExecutor(Protocol):
     Several threads may call `inference` in evaluation at once, and each gets the same result as without the others;
     engines with memory for one call (ONNX Runtime, OpenVINO) serialize the calls. All other methods may be used by one
     thread at a time: there is one set of parameters, of running statistics and of gradients, which training changes.
+
+    A subclass with only `inference` and `inference_and_backprop` is complete: see
+    `deep5.training.derived_executor.DerivedExecutor` for what they return, and what is derived.
     """
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """An object of the class, or of one that completes it.
+
+        Raises:
+            PartialClassError: A method is missing that cannot be derived.
+        """
+        made: type[Any] = cls
+        if getattr(cls, "__abstractmethods__", None) and _COMPLETES:
+            if cls not in _MADE:
+                _MADE[cls] = _COMPLETES[0](cls)
+            made = _MADE[cls]
+        check_complete(made, GraphExecutor, enough=("inference", "inference_and_backprop"))
+        return super().__new__(made)
 
     device: Device
     capabilities: frozenset[str]

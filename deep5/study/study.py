@@ -157,8 +157,8 @@ def _plan(
         for name, own in settings.items()
         for seed in seeds
     }
-    for own in made.values():
-        check_reachable(own)
+    for each in made.values():
+        check_reachable(each)
     contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
     shares = share_processors({name: made[name, seeds[0]] for name in settings})
     target, reported = target_of(recipe, asked)
