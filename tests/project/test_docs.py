@@ -165,6 +165,9 @@ def test_commands_are_understood(
     if any("rules.py:" in word for word in words):
         rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
         (tmp_path / "rules.py").write_text(rule)
+    if any(word.startswith("engine.py") for word in words):
+        engine = next(body for page, body in blocks("python") if page == "backends.md" and "class Sessions" in body)
+        (tmp_path / "engine.py").write_text(engine)
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = forked.run([*program, *words], cwd=tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,12 @@ def test_what_the_engine_does_not_compile_is_unsupported_with_its_reason() -> No
         Forgets().executor(network).inference(batch(network))
     with pytest.raises(Unsupported, match="evaluator does not run on device 'cuda:0'; allowed: cpu"):
         Evaluator().executor(network, device="cuda")
+
+
+def test_the_engine_of_the_guide_has_at_most_sixty_lines() -> None:
+    guide = (Path(__file__).parents[2] / "docs/backends.md").read_text(encoding="utf-8")
+    start = (Path(__file__).parents[2] / "deep5/cli/starts/framework/my_name.py.txt").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
+    (engine,) = [block for block in blocks if "d5.ONNXEngine" in block]
+    for source in (engine, start):
+        assert 0 < len(source.splitlines()) <= 60
