@@ -204,7 +204,8 @@ class GraphExecutor(Protocol):
                 _MADE[cls] = _COMPLETES[0](cls)
             made = _MADE[cls]
         check_complete(made, GraphExecutor, enough=("inference", "inference_and_backprop"))
-        return super().__new__(made)
+        completed: Self = super().__new__(made)
+        return completed
 
     device: Device
     capabilities: frozenset[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -251,7 +252,8 @@ def _complete(partial: type[Any]) -> type[Any]:
             )
 
     about = {"_own": partial, "__init__": begin, "__module__": partial.__module__, "__doc__": partial.__doc__}
-    made = type(partial)(partial.__name__, (partial, DerivedExecutor), {**methods, **about})
+    content = {**methods, **about}
+    made = types.new_class(partial.__name__, (partial, DerivedExecutor), exec_body=lambda space: space.update(content))
     made.__qualname__ = partial.__qualname__
     return made
 
