@@ -67,7 +67,7 @@ def network_part(
         parts: The recipe's parts, by key.
         made: The object.
         splits: Returns the data set, which gives the inputs.
-        framework_of: Returns the framework that the recipe names, or None: the recipe's own function makes the executor.
+        framework_of: Returns the framework that the recipe names; None: the recipe's own function makes the executor.
         device: The device.
         seed: Seed of the initial weights of a model that holds none.
         as_graph: Whether a graph is required, as in comparisons.
