@@ -10,11 +10,13 @@ from deep5.audit.files import json_of, sha256_of
 from deep5.audit.finding import Ledger
 from deep5.audit.hashes import hash_of_environment, hash_of_values
 from deep5.core.errors import UsageError
+from deep5.results.origin import ORIGIN, origin_schema
+from deep5.results.validation import check_document
 
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
 
-__all__ = ["check_environment", "check_recipe", "own_recipe"]
+__all__ = ["check_environment", "check_origin", "check_recipe", "own_recipe"]
 
 _SOURCE = "recipe.py"
 
@@ -105,6 +107,30 @@ def _is_installed(name: str) -> bool:
 
     found = registered_recipe(name)
     return found is not None and found.point.value.startswith("deep5.recipes.")
+
+
+def check_origin(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
+    """origin.json, if there is one, names the recipe and only settings of the run; results of older versions have none.
+
+    Args:
+        ledger: Receives the findings.
+        root: The resolved folder.
+        document: result.json.
+    """
+    with ledger.part(14, ORIGIN):
+        if (found := json_of(root, ORIGIN)) is None:
+            return
+        check_document(found, origin_schema())
+        recipe, file = document["recipe"], found["file"]
+        ledger.hold(
+            14,
+            (file is None) == (document["provenance"]["recipe_source"] is None),
+            f"{ORIGIN} names the recipe's file {file!r:.100}, and the run's source has another state",
+        )
+        if file is not None and not found["registered"]:
+            ledger.same(14, f"the recipe's name, by {ORIGIN}", recipe["name"], Path(file).stem)
+        odd = sorted(found["settings"].keys() - recipe["mutable"].keys())
+        ledger.hold(14, not odd, f"{ORIGIN} has settings that the run has not: {', '.join(odd)[:100]}")
 
 
 def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from deep5.audit.drawn_order import seed_for
 from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
-from deep5.audit.identity import check_environment, check_recipe
+from deep5.audit.identity import check_environment, check_origin, check_recipe
 from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.newer import read_newer
@@ -64,6 +64,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     document = result.document
     check_recipe(ledger, root, document)
     check_environment(ledger, root, document)
+    check_origin(ledger, root, document)
     check_hashes(ledger, document)
     with ledger.part(8, "the dates"):
         check_dates(ledger, root, document)

@@ -30,10 +30,15 @@ def whole_number(least: int) -> Callable[[str], int]:
     return read
 
 
-def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add RECIPE and the options that change it."""
+def recipe_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+    """Add RECIPE and the options that change it.
+
+    Args:
+        command: The command.
+        required: Whether RECIPE must be given.
+    """
     options = [
-        click.argument("recipe"),
+        click.argument("recipe", required=required),
         click.option("--framework", metavar="NAME", help="Run on this framework."),
         click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; repeatable."),
         click.option("--seed", type=whole_number(0), metavar="N", help="Seed of weights, order and noise."),

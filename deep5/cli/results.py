@@ -1,4 +1,4 @@
-"""The commands `deep5 results`, `deep5 results sign` and `deep5 results verify`."""
+"""The commands `deep5 results list`, `sign`, `verify`, `pack` and `unpack`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def results_command(errors: Errors) -> click.Command:
 
     @click.group("results", cls=DefaultGroup, default="list", subcommand_metavar="[ROOT] | COMMAND …")
     def results() -> None:
-        """List runs, comparisons and studies under ROOT (results); sign them, and verify signatures.
+        """List runs, comparisons and studies under ROOT (results); sign and verify them, pack and unpack runs.
 
         `deep5 results [ROOT]` is short for `deep5 results list [ROOT]`.
         """
@@ -147,6 +147,42 @@ def results_command(errors: Errors) -> click.Command:
                     state = "as signed by that key; whose it is, is NOT PROVED"
                 show("\n".join((*found.faults, f"{folder}: {found.files} files, {made}: {state}")))
         raise SystemExit(0 if found else 1)
+
+    @results.command("pack")
+    @click.argument("folder", metavar="FOLDER")
+    @click.option("-o", "out", metavar="FILE.zip", help="The archive.  [default: the run's name with .zip]")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def pack_command(folder: str, out: str | None, debug: bool) -> None:
+        """Write one archive with everything that `deep5 run FILE.zip` needs to repeat the run in FOLDER.
+
+        Files of more than 64 MiB are left out, and named with hash and origin in the archive's pack.json.
+        """
+        with errors(debug, False) as show:
+            from deep5.results.pack import pack
+            from deep5.results.reading import shown_path
+
+            path, left_out = pack(folder, out)
+            for left in left_out:
+                sha = f", SHA-256 {left['sha256']}" if left["sha256"] else ""
+                click.echo(f"deep5: note: left out: {shown_path(left['origin'])} ({left['why']}{sha})", err=True)
+            show(f"{shown_path(path)}: {path.stat().st_size} bytes; deep5 run {shown_path(path)} repeats the run")
+
+    @results.command("unpack")
+    @click.argument("archive", metavar="FILE.zip")
+    @click.option("-o", "out", metavar="FOLDER", help="The new folder.  [default: the archive's name without .zip]")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def unpack_command(archive: str, out: str | None, debug: bool) -> None:
+        """Unpack FILE.zip, an archive by `deep5 results pack`, and verify every hash; nothing in it is executed."""
+        with errors(debug, False) as show:
+            from deep5.results.pack import unpack
+            from deep5.results.reading import shown_path
+
+            folder, manifest = unpack(archive, out)
+            for left in manifest["left_out"]:
+                place = "" if left["file"] is None else f"; it belongs at {shown_path(folder / left['file'])}"
+                click.echo(f"deep5: note: not in the archive: {shown_path(left['origin'])}{place}", err=True)
+            files, run = len(manifest["files"]), shown_path(folder / manifest["run_id"])
+            show(f"{run}: {files} files are as packed; deep5 run --like {shown_path(folder)} repeats the run")
 
     return results
 

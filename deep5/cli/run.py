@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
-__all__ = ["run_command"]
+__all__ = ["alone", "run_command"]
 
 
 @click.command("run")
-@recipe_options
+@partial(recipe_options, required=False)
 @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the result folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON, to stdout.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
@@ -44,6 +44,12 @@ __all__ = ["run_command"]
     help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's "
     "process groups with gloo or NCCL, or threads of this process.",
 )
+@click.option("--like", metavar="FOLDER", help="Repeat the run of this result folder, and compare bit by bit.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="With --like or FILE.zip: execute the code that comes with the result, which you read.",
+)
 @debug_option
 def run_command(
     out: str,
@@ -53,10 +59,15 @@ def run_command(
     every: str | None,
     ranks: int | None,
     launcher: Any,
+    like: str | None,
+    trust: bool,
     debug: bool,
     **chosen: Any,
 ) -> NoReturn:
     """Run RECIPE, a name or a file, and check it against its goals.
+
+    With --like FOLDER, or an archive FILE.zip by `deep5 results pack` as RECIPE, repeat a stored run: same recipe,
+    size, settings, seed and ranks. The exit status is then 1 also if what must repeat bit by bit does not.
 
     An interrupted run resumes by the same command and --resume FOLDER, bit-identically.
 
@@ -65,30 +76,68 @@ def run_command(
     """
     out_stream = sys.stdout  # with --json, the recipe's own output is redirected
     with errors(debug, as_json) as show:
-        from deep5.distributed.launch.launcher import launched
-
         for key, given in (("ranks", ranks), ("launcher", launcher)):
             if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):
                 raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
-        recipe = configured(**chosen)
         how: dict[str, Any] = {"out": out, "quiet": quiet}
         if every is not None:
             how["checkpointer"] = _checkpointer(every)
-        if any(requested is not None for requested in (ranks, launcher, recipe.ranks, launched())):
-            from deep5.run.ranks import run_with_ranks
+        source = _repeated(like, ranks, launcher, **chosen)
+        if source is not None:
+            from deep5.cli.run_again import run_again
 
-            result, status = run_with_ranks(
-                recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, resume=resume, **how
+            status = run_again(
+                source, trust=trust, every=every, resume=resume, as_json=as_json, show=show, stdout=out_stream, **how
             )
+        elif trust:
+            raise UsageError("--trust without --like FOLDER or FILE.zip; allowed: to repeat a stored run")
         else:
-            result = _alone(recipe, resume, **how)
-            status = 0 if result else 1
-        if result is not None and (as_json or not quiet):
-            show(_shown(result, as_json))
+            result, status = _run(configured(**chosen), ranks, launcher, resume, stdout=out_stream, **how)
+            if result is not None and (as_json or not quiet):
+                show(_shown(result, as_json))
     raise SystemExit(status)
 
 
-def _alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:
+def _run(
+    recipe: Recipe, ranks: int | None, launcher: Any, resume: str | None, *, stdout: TextIO, **how: Any
+) -> tuple[Result | None, int]:
+    """The result, None if another process has it, and the exit status."""
+    from deep5.distributed.launch.launcher import launched
+
+    if any(requested is not None for requested in (ranks, launcher, recipe.ranks, launched())):
+        from deep5.run.ranks import run_with_ranks
+
+        return run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=stdout, resume=resume, **how)
+    result = alone(recipe, resume, **how)
+    return result, 0 if result else 1
+
+
+def _repeated(like: str | None, ranks: int | None, launcher: str | None, **chosen: Any) -> str | None:
+    """The stored run to repeat, a folder or an archive; None: a recipe runs.
+
+    Raises:
+        UsageError: Neither a recipe nor a stored run is given, or an option that would change the stored run.
+    """
+    recipe = chosen["recipe"]
+    if like is None and recipe is None:
+        raise UsageError("no RECIPE is given; allowed: a name or a file, an archive FILE.zip, or --like FOLDER")
+    source = like if like is not None else recipe if str(recipe).endswith(".zip") else None
+    if source is None:
+        return None
+    if like is not None and recipe is not None:
+        raise UsageError(f"RECIPE {recipe!r:.80} and --like are both given; allowed: one of them")
+    given = {**chosen, "set": chosen["settings"], "ranks": ranks, "launcher": launcher}
+    for name in ("framework", "set", "seed", "device", "threads", "init", "ranks", "launcher"):
+        if given[name] not in (None, ()):
+            raise UsageError(
+                f"--{name} and a stored run are both given; allowed: a run repeated as it was; remedy: RECIPE"
+            )
+    if chosen["size"] != "full":
+        raise UsageError("--size and a stored run are both given; allowed: the size of that run; remedy: RECIPE")
+    return str(source)
+
+
+def alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:
     """Run in this process, with a progress bar unless quiet."""
     from deep5.recipe.experiment import Experiment
     from deep5.run.choice import workload_of

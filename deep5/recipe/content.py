@@ -28,7 +28,23 @@ from deep5.recipe.own_operators import files_of_operator, files_of_operators
 from deep5.recipe.part import Part, is_factory
 from deep5.recipe.registered import own_registered
 
-__all__ = ["content_of"]
+__all__ = ["Content", "content_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """The user's own content of a fixed part.
+
+    Attributes:
+        document: `modules`: by name, the hash of each imported module of the user's; `parts`: the hashes of the
+            definitions of the components; `files`: the hashes of the files that they open; `network`: the hashes of
+            structure and initial weights of the network that the code under `model` creates at the identity's seed, or
+            None.
+        files: The paths of the modules and files, absolute.
+    """
+
+    document: dict[str, Any]
+    files: frozenset[str]
 
 # Keys of components whose classes are not hashed by their registered names.
 _OTHERS = {"scheme": "schemes", "compression": "compressors"}
@@ -54,8 +70,8 @@ def content_of(
     source: bytes | None,
     model: Part | None,
     others: Iterable[Part] = (),
-) -> dict[str, Any] | None:
-    """The hashes of the user's code, files and network in a fixed part; None if it has only named parts and values.
+) -> Content | None:
+    """The user's code, files and network in a fixed part, with hashes; None if it has only named parts and values.
 
     Args:
         fixed: The fixed part.
@@ -63,11 +79,6 @@ def content_of(
         source: Its content, or None.
         model: The part `model` if the fixed part determines it completely, else None.
         others: Other parts, such as the optimizer, that are created to see which files their code opens.
-
-    Returns:
-        `modules`: by name, the hash of each imported module of the user's; `parts`: the hashes of the definitions of
-        the components; `files`: the hashes of the files that they open; `network`: the hashes of structure and initial
-        weights of the network that the code under `model` creates at the identity's seed, or None.
 
     Raises:
         RecipeError: The network cannot be created, or a file cannot be read.
@@ -109,12 +120,13 @@ def content_of(
             raise RecipeError(
                 f"the file {name}, which the recipe's fixed part opens, cannot be read ({error.strerror or error})"
             ) from error
-    return {
+    document = {
         "modules": dict(sorted(code.modules.items())),
         "parts": sorted(code.parts),
         "files": sorted(hashes),
         "network": None if network is None else network.document(),
     }
+    return Content(document=document, files=frozenset(files | code.files))
 
 
 def _create(part: Part) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deep5.core.canonical import canonical
 from deep5.core.metric import Goal, Metric
 from deep5.recipe.keys import Kind
+from deep5.recipe.origin import origin_of
 from deep5.recipe.part import Part, Parts, part_of
 from deep5.recipe.recipe import Recipe
 
@@ -33,6 +35,7 @@ class Experiment:
         defaults: By key, the value if a recipe omits it, in JSON types.
         source: Content of the recipe's file, or None.
         source_hash: SHA-256 of the source, or None.
+        origin: Returns where the recipe and the user's own files are, as `deep5.recipe.origin.origin_of`.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Experiment:
     defaults: Mapping[str, Any]
     source: bytes | None
     source_hash: str | None
+    origin: Callable[[], dict[str, Any]]
 
     @classmethod
     def of(cls, recipe: Recipe) -> Experiment:
@@ -71,6 +75,7 @@ class Experiment:
             defaults=defaults_of(recipe.kind),
             source=recipe.source,
             source_hash=recipe.source_hash(),
+            origin=partial(origin_of, recipe),
         )
 
 

@@ -135,18 +135,37 @@ def _code(end: SystemExit) -> str:
 
 
 def _is_plain(source: bytes) -> bool:
-    """Whether a recipe's fixed part is written as plain values, at every size."""
+    """Whether a recipe's file has only imports from deep5, plain values, and metrics: it opens no file."""
     try:
         body = parse(source).body
-        parts = [
-            node
-            for node in body
-            if any(isinstance(name, ast.Name) and name.id in ("FIXED", "SIZES") for name in ast.walk(node))
-        ]
-        values = [ast.literal_eval(node.value) for node in parts if isinstance(node, ast.Assign)]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return any(map(_assigns_fixed, body)) and all(map(_is_plain_statement, body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return bool(values) and len(values) == len(parts) and ".py:" not in repr(values)
+
+
+def _assigns_fixed(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        isinstance(name, ast.Name) and name.id == "FIXED" for name in node.targets
+    )
+
+
+def _is_plain_statement(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Import):
+        return all(alias.name.partition(".")[0] == "deep5" for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and str(node.module).partition(".")[0] == "deep5"
+    if isinstance(node, ast.If):
+        return "__name__" in ast.dump(node.test)
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Assign):
+        return False
+    if [name.id for name in node.targets if isinstance(name, ast.Name)] == ["METRICS"]:
+        return not any(isinstance(inner, ast.Name) and inner.id == "open" for inner in ast.walk(node))
+    try:
+        return ".py:" not in repr(ast.literal_eval(node.value))
+    except (ValueError, TypeError, SyntaxError):
+        return False
 
 
 def _at(error: BaseException, path: Path) -> str:

@@ -28,7 +28,8 @@ class Code:
     Attributes:
         modules: SHA-256 of each imported module of the user's, by name, without comments, formatting and docstrings.
         parts: SHA-256 of the parts of files in which components are defined.
-        files: The files of the modules.
+        files: The files of the modules, resolved.
+        located: The file of each module, by name.
         lines: By file of `parts`, the first and last lines of the statements that count.
     """
 
@@ -36,6 +37,7 @@ class Code:
         self.modules: dict[str, str] = {}
         self.parts: set[str] = set()
         self.files: set[str] = set()
+        self.located: dict[str, str] = {}
         self.lines: dict[str, list[tuple[int, int]]] = {}
 
     def add_part(self, file: str, source: bytes, names: Iterable[str] | None, package: str = "") -> None:
@@ -90,6 +92,7 @@ class Code:
         except OSError:
             return
         self.files.add(os.path.realpath(file))
+        self.located[name] = file
         self.modules[name] = syntax_hash(source) if file.endswith(".py") else hashlib.sha256(source).hexdigest()
         package = name if Path(file).name == "__init__.py" else name.rpartition(".")[0]
         if file.endswith(".py"):

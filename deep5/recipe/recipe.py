@@ -15,7 +15,7 @@ from deep5.core.errors import Deep5Error, RecipeError, UsageError, suggestion
 from deep5.core.files import exists, is_file, is_folder
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import framework, registered
-from deep5.recipe.content import content_of
+from deep5.recipe.content import Content, content_of
 from deep5.recipe.file import read_recipe_file
 from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
@@ -171,9 +171,14 @@ class Recipe:
         # Text that the first version of the rule cannot give.
         return canonical_hash(fixed if self.content is None else {"content": self.content, "fixed": fixed})
 
-    @cached_property
+    @property
     def content(self) -> dict[str, Any] | None:
-        """Hashes of the user's code, files and network in FIXED, as `deep5.recipe.content.content_of`."""
+        """Hashes of the user's code, files and network in FIXED, as in `deep5.recipe.content.Content`."""
+        return None if self.own_content is None else self.own_content.document
+
+    @cached_property
+    def own_content(self) -> Content | None:
+        """The user's code, files and network in FIXED; None if it has only named parts and values."""
         parts = [self._part(key) for key in ("model", *_CREATED) if self._determines(key)]
         model = next((part for part in parts if part.key == "model"), None)
         if model is not None and is_own_network(model.value):
@@ -283,8 +288,8 @@ class Recipe:
         names = frozenset(key.partition(".")[0] for key in settings)
         published = self.published and not changes_the_goal(self.mutable, names)
         changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)._checked()
-        if "content" in vars(self) and not {"model_args", "model_kwargs"} & names:
-            vars(changed)["content"] = self.content  # the same fixed part
+        if "own_content" in vars(self) and not {"model_args", "model_kwargs"} & names:
+            vars(changed)["own_content"] = self.own_content  # the same fixed part
         return changed
 
 

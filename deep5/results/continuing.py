@@ -9,7 +9,7 @@ from typing import Any
 
 from deep5.core.errors import CheckpointError, suggestion
 
-__all__ = ["check_name", "check_recipe", "going_on"]
+__all__ = ["check_name", "check_recipe", "differing", "going_on", "shortened"]
 
 # Hashes of the inputs: if one differs, it is a different run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
@@ -97,13 +97,14 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
             was, got = (document[part].get(key, defaults.get(key)) for document in (left, now))
             if was != got:
                 raise CheckpointError(
-                    f"the run {name} has {key!r}: {_brief(was)}, got {_brief(got)}; remedy: "
+                    f"the run {name} has {key!r}: {shortened(was)}, got {shortened(got)}; remedy: "
                     f"{f'--{key} {was}' if key in _OPTIONS and was is not None else remedy}"
                     f"{suggestion(key, now[part]) if key not in now[part] else ''}"
                 )
     if left["metrics"] != now["metrics"]:
         raise CheckpointError(
-            f"the run {name} has other metrics or goals, {_brief(left['metrics'])}, got {_brief(now['metrics'])}; "
+            f"the run {name} has other metrics or goals, {shortened(left['metrics'])}, got "
+            f"{shortened(now['metrics'])}; "
             "remedy: the original METRICS"
         )
     if left["hash"] != now["hash"]:
@@ -122,13 +123,27 @@ def _changed_content(left: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f", because these changed: {', '.join(found)}" if found else ""
 
 
-def _brief(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value as JSON, shortened; `nothing` for None."""
     text = "nothing" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Differences that may change bits: warnings for users who compare runs."""
+    return [
+        f"the run was resumed with {what}: {shortened(was)} before, {shortened(got)} now; it may not be bit-identical"
+        for what, was, got in differing(left, now)
+    ]
+
+
+def differing(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What may change bits and differs between two runs: what, the earlier value, the later value.
+
+    Args:
+        left: The document of the earlier run.
+        now: The document of the later run.
+    """
     then, here = left["software"] or {}, now["software"] or {}
     packages, present = then.get("packages", {}), here.get("packages", {})
     variables, set_now = _variables(then), _variables(here)
@@ -150,10 +165,7 @@ def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if not different:  # memory, usable cores or packages that are not listed
         was, got = left["provenance"]["environment"], now["provenance"]["environment"]
         different = [("another environment", was, got)] if was != got else []
-    return [
-        f"the run was resumed with {what}: {_brief(was)} before, {_brief(got)} now; it may not be bit-identical"
-        for what, was, got in different
-    ]
+    return different
 
 
 def _variables(software: Mapping[str, Any]) -> dict[str, str]:

@@ -153,7 +153,7 @@ def test_commands_are_understood(
         words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]
     elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
-    elif words[0] == "run" and "--size" not in words:
+    elif words[0] == "run" and not {"--size", "--like"} & {*words}:
         words[0] = "check"
     if any(word.startswith("ops.py") for word in words):
         cube = "\n\ndef cube(x):\n    return x**3\n"

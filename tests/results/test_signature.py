@@ -18,18 +18,10 @@ from deep5.recipe.recipe import load_recipe
 from deep5.results.folder import locked
 from deep5.results.signature import MANIFEST, SIGNATURE, sign, verify
 from deep5.run.execute import execute
+from stored_runs import SSH_KEYGEN, new_key
 
-SSH_KEYGEN, SSH_AGENT, SSH_ADD, SHA256SUM = (
-    shutil.which(name) or name for name in ("ssh-keygen", "ssh-agent", "ssh-add", "sha256sum")
-)
+SSH_AGENT, SSH_ADD, SHA256SUM = (shutil.which(name) or name for name in ("ssh-agent", "ssh-add", "sha256sum"))
 ODD = "odd \\ name\nof two lines"
-
-
-def new_key(folder: Path, name: str, comment: str = "", passphrase: str = "") -> Path:
-    path = folder / name
-    command = [SSH_KEYGEN, "-q", "-t", "ed25519", "-N", passphrase, "-C", comment, "-f", str(path)]
-    subprocess.run(command, check=True, timeout=60)
-    return path
 
 
 @pytest.fixture(scope="module")
