@@ -40,7 +40,7 @@ from deep5.operators.plan import CODES
 from deep5.recipe.operator_names import found_in_file, made_operator, names_file, parse_shape
 from deep5.recipe.settings import parse_setting
 
-__all__ = ["check_operator", "made_again"]
+__all__ = ["check_made", "check_operator", "draw_inputs", "made_again"]
 
 _SHAPE = (3, 4)
 
@@ -83,7 +83,7 @@ def check_operator(
         check_bounds(bounds)
     # A plain function receives arrays of the named framework, or of NumPy.
     own = made_again(operator, settings, (framework or "reference").partition(":")[0])
-    inputs = _drawn(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
+    inputs = draw_inputs(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
     reference = None if against is None else _named_reference(against)
     if not isinstance(own, (CppOperator, NativeOperator, ONNXOperator)):
         # A crash occurs with any element type, so two are enough; a hang would otherwise exhaust the limit for each
@@ -92,18 +92,40 @@ def check_operator(
         again = f"{__name__}:{made_again.__name__}"
         survive_again(name_of(own), again, (operator, list(settings)), inputs, tried, time_limit_s)
     options: dict[str, Any] = {"framework": framework, "strict": strict, "out": out, "time_limit_s": time_limit_s}
+    return check_made(own, inputs, reference=reference, against=None if reference else against, **options)
+
+
+def check_made(
+    operator: Operator,
+    inputs: Sequence[np.ndarray],
+    *,
+    reference: Callable[..., Any] | None,
+    against: str | None,
+    **options: Any,
+) -> OperatorReport:
+    """Run `check_forward` and `check_gradient` on an operator, in one report with failures as rows.
+
+    Args:
+        operator: The operator.
+        inputs: Its inputs.
+        reference: As for `check_forward`, like `against` and `options`.
+        against: As there.
+        options: Options of both.
+
+    Raises:
+        OperatorError: The operator does not run at all.
+        NetworkError: It does not accept the inputs.
+    """
     try:
-        report = check_forward(
-            own, inputs, reference=reference, against=None if reference else against, raises=False, **options
-        )
-        if isinstance(own, CppOperator) and not own.differentiable:
+        report = check_forward(operator, inputs, reference=reference, against=against, raises=False, **options)
+        if isinstance(operator, CppOperator) and not operator.differentiable:
             return report.noting("gradient", "the C++ class has no backward")
         try:
-            return report + check_gradient(own, inputs, raises=False, **options)
+            return report + check_gradient(operator, inputs, raises=False, **options)
         except Unsupported as error:
             return report.noting("gradient", str(error))
     except (OperatorError, NetworkError) as error:
-        raise type(error)(f"{error}; {_drawn_text(own, inputs)}") from error
+        raise type(error)(f"{error}; {_drawn_text(operator, inputs)}") from error
 
 
 def made_again(text: str, settings: Sequence[str], framework: str = "reference") -> Operator:
@@ -181,7 +203,7 @@ def _named_reference(text: str) -> Callable[..., Any] | None:
     return made
 
 
-def _drawn(
+def draw_inputs(
     operator: Operator,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],

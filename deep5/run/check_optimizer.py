@@ -19,7 +19,7 @@ from deep5.training.check_training import Outcome, Workout, converged, relative
 from deep5.training.optimizer_report import OptimizerReport, OptimizerRow
 from deep5.training.rule import UpdateRule
 
-__all__ = ["check_optimizer"]
+__all__ = ["check_made_optimizer", "check_optimizer"]
 
 Optimizer = UpdateRule | StepOptimizer
 Made = Callable[[], Optimizer]
@@ -45,7 +45,20 @@ def check_optimizer(
     Raises:
         UsageError: An argument cannot be read or does not fit, or a name does not exist.
     """
-    make = _maker(optimizer, settings, framework_name)
+    return check_made_optimizer(_maker(optimizer, settings, framework_name), framework_name=framework_name, seed=seed)
+
+
+def check_made_optimizer(make: Made, *, framework_name: str | None = None, seed: int = 0) -> OptimizerReport:
+    """Check what a function creates: an update rule, or an optimizer that owns its step.
+
+    Args:
+        make: Creates a new one at each call.
+        framework_name: As for `check_optimizer`.
+        seed: As there.
+
+    Raises:
+        UsageError: The framework does not exist.
+    """
     first = make()
     names = _frameworks(framework_name)
     rows: list[OptimizerRow] = []

@@ -160,6 +160,7 @@ def test_nothing_in_a_folder_is_pickled_or_hidden(smoke: Result) -> None:
         "environment.json",
         "events.mllog",
         "network.onnx",
+        "origin.json",
         "recipe.py",
         "result.json",
         "samples.csv",

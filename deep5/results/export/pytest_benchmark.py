@@ -22,7 +22,7 @@ from deep5.results.long_form import sample_records
 from deep5.results.reading import read_object
 from deep5.results.stored import printable
 
-__all__ = ["Benchmarks", "benchmarks_file", "benchmarks_of"]
+__all__ = ["Benchmarks", "benchmark_entry", "benchmarks_file", "benchmarks_of", "commit_of", "machine_of"]
 
 VERSION = "5.2.3"
 """Version of pytest-benchmark whose fields are used."""
@@ -66,8 +66,8 @@ def benchmarks_of(source: Source) -> Benchmarks:
         UsageError: The result has no such times, or samples are not times.
     """
     return Benchmarks(
-        machine=_machine(source.document),
-        commit=_commit(source.document),
+        machine=machine_of(source.document),
+        commit=commit_of(source.document),
         started=str(source.document["started"] or "").replace("Z", "+00:00"),
         benchmarks=list(_benchmarks(source)),
     )
@@ -136,13 +136,14 @@ def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
             raise UsageError(f"{source.folder}: no statistics of {workload}, {candidate} ({error})") from error
         name = f"{workload} ({what})[{candidate}]"
         settings = {"candidate": candidate, "workload": workload}
-        yield {
-            "group": f"{source.about.recipe}: {workload} ({what})",
-            "name": name,
-            "fullname": f"{source.about.run_id}::{name}",
-            "params": settings,
-            "param": candidate,
-            "extra_info": {
+        yield benchmark_entry(
+            name,
+            group=f"{source.about.recipe}: {workload} ({what})",
+            fullname=f"{source.about.run_id}::{name}",
+            statistics=statistics,
+            params=settings,
+            param=candidate,
+            extra={
                 "recipe": source.about.recipe,
                 "recipe_hash": source.about.hash,
                 "size": source.about.size,
@@ -151,21 +152,52 @@ def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
                 "run_id": source.about.run_id,
                 **extra,
             },
-            "options": {
-                "disable_gc": False,
-                "timer": "perf_counter",
-                "min_rounds": 1,
-                "max_time": 0.0,
-                "min_time": 0.0,
-                "warmup": True,
-            },
-            "stats": statistics,
-        }
+        )
     if not count:
         raise UsageError(
             f"{source.folder} holds no times for pytest-benchmark; allowed: results of operators, of timed code, and "
             "comparisons; remedy: --format mllog for training, csv or parquet for all"
         )
+
+
+def benchmark_entry(
+    name: str,
+    *,
+    group: str | None,
+    fullname: str,
+    statistics: Mapping[str, Any],
+    extra: Mapping[str, Any],
+    params: Mapping[str, Any] | None = None,
+    param: str | None = None,
+) -> dict[str, Any]:
+    """One benchmark in pytest-benchmark's format, timed by deep5's rules.
+
+    Args:
+        name: Its name.
+        group: Benchmarks that are compared; None: no group.
+        fullname: Its name with the place where it is defined.
+        statistics: As made by `benchmark_statistics`.
+        extra: What deep5 knows besides.
+        params: Its parameters, or None.
+        param: Their name, or None.
+    """
+    return {
+        "group": group,
+        "name": name,
+        "fullname": fullname,
+        "params": None if params is None else dict(params),
+        "param": param,
+        "extra_info": dict(extra),
+        "options": {
+            "disable_gc": False,
+            "timer": "perf_counter",
+            "min_rounds": 1,
+            "max_time": 0.0,
+            "min_time": 0.0,
+            "warmup": True,
+        },
+        "stats": dict(statistics),
+    }
 
 
 _Series = Iterator[tuple[str, str, list[float], int, dict[str, Any]]]
@@ -220,8 +252,12 @@ def _same(numbers: Sequence[int]) -> int:
     return numbers[0] if all(number == numbers[0] for number in numbers) else 1
 
 
-def _machine(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine that was measured, not the one that exports."""
+def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine that was measured, not the one that exports.
+
+    Args:
+        document: `system` and `software` are those of a result.
+    """
     system, software = document["system"]["before"] or {}, document["software"] or {}
     cpu, platform = system.get("cpu") or {}, str(software.get("platform") or "")
     name, _, rest = platform.partition("-")
@@ -247,7 +283,12 @@ def _machine(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _commit(document: Mapping[str, Any]) -> dict[str, Any]:
+def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The commit of deep5's source that measured.
+
+    Args:
+        document: As for `machine_of`.
+    """
     commit = (document["software"] or {}).get("commit") or {}
     return {
         "id": commit.get("id") or "unversioned",

@@ -1,0 +1,180 @@
+"""The fixture `deep5_benchmark`: a function timed by deep5's rules, with all raw samples stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from deep5.core.errors import OutputError, UsageError
+from deep5.testing.finishing import finish
+
+__all__ = ["Benchmark", "Session", "Timed", "time_function"]
+
+ROUNDS = 25
+"""Number of raw samples: enough for an interval of the median at 95 % whatever the distribution."""
+
+_WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """The times of one function.
+
+    Attributes:
+        name: Name of the test.
+        fullname: Its name with its file.
+        samples_s: Raw samples: seconds per call, each the mean over a loop of `calls` calls.
+        calls: Calls per sample.
+        first_call_s: Seconds of the first call, which may compile.
+        warm_ups: Loops before the first sample.
+        steady: Whether the times had settled before the first sample.
+        others_share: Share of the processors that other programs used meanwhile, 0 to 1; None if it is unknown.
+    """
+
+    name: str
+    fullname: str
+    samples_s: tuple[float, ...]
+    calls: int
+    first_call_s: float
+    warm_ups: int
+    steady: bool
+    others_share: float | None
+
+
+def time_function(function: Callable[[], Any], name: str, fullname: str) -> tuple[Any, Timed]:
+    """Time a function: a first call, loops long enough for the clock, a warm-up until times settle, then samples.
+
+    Every call includes the time until the arrays in its result are computed.
+
+    Args:
+        function: The function; it is called many times.
+        name: Name of the test.
+        fullname: Its name with its file.
+
+    Returns:
+        The result of the last call, and the times.
+    """
+    from deep5.measuring.loops import Work, calibrate, collector_off, time_loop, warm_up
+    from deep5.measuring.machine_load import machine_state, share_of_others
+
+    last: list[Any] = [None]
+
+    def call() -> None:
+        last[0] = function()
+
+    work = Work(call=call, synchronize=lambda: finish(last[0]))
+    begin = perf_counter()
+    call()
+    finish(last[0])
+    first = perf_counter() - begin
+    with collector_off():
+        calls, tried = calibrate(work)
+        loops, steady = warm_up(work, calls, _WARM_UP_S)
+        before = machine_state()
+        samples = tuple(time_loop(work, calls) for _ in range(ROUNDS))
+        share = share_of_others([(before, machine_state())])
+    return last[0], Timed(
+        name=name,
+        fullname=fullname,
+        samples_s=samples,
+        calls=calls,
+        first_call_s=first,
+        warm_ups=len(tried) + len(loops),
+        steady=steady,
+        others_share=share,
+    )
+
+
+@dataclass(kw_only=True)
+class Session:
+    """The benchmarks of one run of pytest.
+
+    Attributes:
+        storage: The folder of the option --deep5-storage, resolved.
+        timed: The times, in order.
+        disabled: Why functions were only called; empty if they were timed.
+        stored: The file that was written, or None.
+        fault: Why no file was written; empty if it was.
+        before: The earlier samples that the times are compared with, by full name.
+        before_file: The file of those; None without one.
+    """
+
+    storage: Path
+    timed: list[Timed] = field(default_factory=list)
+    disabled: str = ""
+    stored: Path | None = None
+    fault: str = ""
+    before: dict[str, list[float]] = field(default_factory=dict)
+    before_file: Path | None = None
+
+    def store(self) -> None:
+        """Store all times in one file, and read the last file that was stored before; does nothing without times."""
+        if not self.timed:
+            return
+        from deep5.testing.storage import earlier, store
+
+        self.before_file, self.before = earlier(self.storage)
+        try:
+            self.stored = store(self.storage, self.timed)
+        except (OutputError, UsageError) as error:
+            self.fault = str(error)
+
+    def summary(self) -> Iterator[str]:
+        """Lines for pytest's terminal: median and interval of every benchmark, and the change since the last run."""
+        from deep5.testing.storage import change_of, shown
+
+        if self.timed:
+            yield ""
+            width = max(len(timed.name) for timed in self.timed)
+            yield "deep5 benchmarks: median and interval (95 %) of a call"
+        for timed in self.timed:
+            change = change_of(timed.samples_s, self.before.get(timed.fullname, []))
+            yield f"  {timed.name:<{width}}  {shown(timed)}{f'; {change}' if change else ''}"
+        if self.before_file is not None and self.timed:
+            yield f"  compared with {self.before_file}"
+        if self.stored is not None:
+            yield f"  stored in {self.stored}"
+        if self.fault:
+            yield f"  not stored: {self.fault}"
+        if self.disabled:
+            yield f"deep5 benchmarks: called once and not timed, because of {self.disabled}"
+
+
+class Benchmark:
+    """The fixture `deep5_benchmark` of one test.
+
+    Args:
+        session: Where the times are collected.
+        name: Name of the test.
+        fullname: Its name with its file.
+        disabled: Why the function is only called; empty: it is timed.
+    """
+
+    def __init__(self, session: Session, name: str, fullname: str, *, disabled: str = "") -> None:
+        self._session, self._name, self._fullname, self._disabled = session, name, fullname, disabled
+        self.timed: Timed | None = None
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Time `function(*arguments, **keywords)`, which is called many times, and return its last result.
+
+        Args:
+            function: The function.
+            arguments: Its arguments.
+            keywords: Its keyword arguments.
+
+        Raises:
+            UsageError: It is not a function, or the test has timed another one.
+        """
+        if not callable(function):
+            raise UsageError(f"got {function!r:.80}; allowed: deep5_benchmark(function, *arguments)")
+        if self.timed is not None:
+            raise UsageError("deep5_benchmark is called twice in one test; allowed: once; remedy: a second test")
+        if self._disabled:
+            self._session.disabled = self._disabled
+            return function(*arguments, **keywords)
+        result, self.timed = time_function(lambda: function(*arguments, **keywords), self._name, self._fullname)
+        self._session.timed.append(self.timed)
+        return result
