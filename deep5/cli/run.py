@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
-__all__ = ["alone", "run_command"]
+__all__ = ["run_command"]
 
 
 @click.command("run")
@@ -87,7 +87,15 @@ def run_command(
             from deep5.cli.run_again import run_again
 
             status = run_again(
-                source, trust=trust, every=every, resume=resume, as_json=as_json, show=show, stdout=out_stream, **how
+                source,
+                trust=trust,
+                every=every,
+                resume=resume,
+                as_json=as_json,
+                show=show,
+                stdout=out_stream,
+                alone=_alone,
+                **how,
             )
         elif trust:
             raise UsageError("--trust without --like FOLDER or FILE.zip; allowed: to repeat a stored run")
@@ -108,7 +116,7 @@ def _run(
         from deep5.run.ranks import run_with_ranks
 
         return run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=stdout, resume=resume, **how)
-    result = alone(recipe, resume, **how)
+    result = _alone(recipe, resume, **how)
     return result, 0 if result else 1
 
 
@@ -137,7 +145,7 @@ def _repeated(like: str | None, ranks: int | None, launcher: str | None, **chose
     return str(source)
 
 
-def alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:
+def _alone(recipe: Recipe, resume: str | None, *, quiet: bool, **how: Any) -> Result:
     """Run in this process, with a progress bar unless quiet."""
     from deep5.recipe.experiment import Experiment
     from deep5.run.choice import workload_of

@@ -29,6 +29,7 @@ def run_again(
     as_json: bool,
     show: Callable[[str], None],
     stdout: TextIO,
+    alone: Callable[..., Result],
     **how: Any,
 ) -> int:
     """Repeat a stored run and print both the result and the comparison.
@@ -43,6 +44,7 @@ def run_again(
         as_json: Print one JSON object: `result` and `rerun`.
         show: Prints to standard output.
         stdout: Receives the output of the first rank.
+        alone: Runs a recipe in this process: recipe, folder to resume in, and options.
         how: Further options of the run.
 
     Returns:
@@ -69,8 +71,6 @@ def run_again(
             if result is None:
                 return status
         else:
-            from deep5.cli.run import alone
-
             result = alone(recipe, resume, **options)
     rerun = compare_runs(found.first, result)
     if as_json:

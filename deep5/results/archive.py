@@ -184,7 +184,7 @@ def _is_unchanged(folder: Path, name: str, about: Mapping[str, Any]) -> bool:
         content = read_bytes(folder / name, root=folder, most_bytes=FILE_BYTES)
     except UsageError:  # also a link, in any part of the path
         return False
-    return len(content) == about["bytes"] and hashlib.sha256(content).hexdigest() == about["sha256"]
+    return len(content) == int(about["bytes"]) and hashlib.sha256(content).hexdigest() == str(about["sha256"])
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from deep5.results.result import Result, load
 __all__ = ["Tree", "changed_own", "check_finished", "pack", "stored_source", "tree_of", "unpack"]
 
 _MOST_DATA = 10_000
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +301,10 @@ def _stored(folder: Path, run_id: str) -> tuple[list[Entry], list[dict[str, Any]
         name = f"{run_id}/{path.relative_to(folder).as_posix()}"
         with opened(path, root=folder, most_bytes=1 << 62) as file:
             size = os.fstat(file.fileno()).st_size
-            sha = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256()
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+        sha = digest.hexdigest()
         if size > FILE_BYTES:
             left_out.append(_left(name, path.absolute(), sha, size))
         else:

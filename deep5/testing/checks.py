@@ -71,7 +71,8 @@ class Checks:
             report = check_made(own, given, reference=reference, against=against, framework=framework, strict=strict)
             if not report.failures and not report.values:
                 _failed(f"{_table(report)}\nno value could be checked; remedy: reference=, a function in float64")
-        return _passed(report)
+        _check_passed(report)
+        return report
 
     def optimizer(self, optimizer: Any, *, framework: str = "reference", seed: int = 0) -> OptimizerReport:
         """Check an update rule, or an optimizer that owns its step: contract, training, exact resume, convergence.
@@ -97,7 +98,8 @@ class Checks:
             )
         with _reported():
             report = check_made_optimizer(made, framework_name=None if framework == "all" else framework, seed=seed)
-        return _passed(report)
+        _check_passed(report)
+        return report
 
     def executor(self, framework: Any, *, seed: int = 0) -> None:
         """Check that a back-end agrees with the reference and meets the contract of `GraphExecutor`.
@@ -138,10 +140,9 @@ def _reported() -> Iterator[None]:
         _failed(str(error))
 
 
-def _passed(report: Any) -> Any:
+def _check_passed(report: OperatorReport | OptimizerReport) -> None:
     if not report:
         _failed(_table(report))
-    return report
 
 
 def _failed(text: str) -> None:

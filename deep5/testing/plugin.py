@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from deep5.testing.benchmark import Benchmark
+    from deep5.testing.benchmark import Benchmark, Session
     from deep5.testing.checks import Checks
 
 __all__ = ["deep5_benchmark", "deep5_check", "deep5_framework"]
 
-_SESSION = pytest.StashKey["Session"]()
+_SESSION: pytest.StashKey[Session] = pytest.StashKey()
 _MARKER = "deep5_frameworks"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.errors import Deep5Error, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from deep5.testing.benchmark import Timed
+    from deep5.testing.timed import Timed
 
 __all__ = ["change_of", "earlier", "machine_folder", "shown", "store"]
 
@@ -126,13 +126,13 @@ def earlier(storage: Path) -> tuple[Path | None, dict[str, list[float]]]:
         return None, {}
     path = max(names)[1]
     try:
-        found = {
+        samples = {
             str(entry["fullname"]): [float(value) for value in entry["stats"]["data"]]
             for entry in read_object(path)["benchmarks"]
         }
     except (UsageError, KeyError, TypeError, ValueError):
         return None, {}
-    return path, found
+    return path, samples
 
 
 def change_of(now_s: Sequence[float], before_s: Sequence[float]) -> str:
