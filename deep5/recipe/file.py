@@ -10,12 +10,13 @@ import traceback
 import types
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, brief, contained, described, suggestion
 from deep5.core.own_files import is_own_file
 from deep5.core.python_source import parse
 from deep5.recipe.opened_files import forget_opened_by, noting
+from deep5.recipe.own_code import imports_own
 from deep5.recipe.own_modules import importable
 
 __all__ = ["named_in_file", "read_recipe_file"]
@@ -104,7 +105,7 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
     try:
         forget_opened_by(str(path))
         # The hook that notes files stays for the life of the process: a recipe of plain values does not need it.
-        noted = is_own_file(os.path.realpath(path)) and not _is_plain(source)
+        noted = is_own_file(os.path.realpath(path)) and not _is_plain(source, path)
         with importable(path, fresh=True), noting() if noted else nullcontext(), contained():
             # A recipe is the user's own program; code stored in a result is never run.
             exec(code, module.__dict__)  # noqa: S102
@@ -134,38 +135,39 @@ def _code(end: SystemExit) -> str:
     return "" if end.code is None else brief(end.code)
 
 
-def _is_plain(source: bytes) -> bool:
-    """Whether a recipe's file has only imports from deep5, plain values, and metrics: it opens no file."""
+def _is_plain(source: bytes, path: Path) -> bool:
+    """Whether a recipe's fixed part is written as plain values, at every size, and its file opens no file as it runs.
+
+    It opens none if it imports no module of the user's, and calls nothing besides its metrics.
+    """
     try:
         body = parse(source).body
-        return any(map(_assigns_fixed, body)) and all(map(_is_plain_statement, body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parts = [
+            node
+            for node in body
+            if any(isinstance(name, ast.Name) and name.id in ("FIXED", "SIZES") for name in ast.walk(node))
+        ]
+        values = [ast.literal_eval(node.value) for node in parts if isinstance(node, ast.Assign)]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return False
-
-
-def _assigns_fixed(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and any(
-        isinstance(name, ast.Name) and name.id == "FIXED" for name in node.targets
-    )
-
-
-def _is_plain_statement(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Import):
-        return all(alias.name.partition(".")[0] == "deep5" for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
-        return not node.level and str(node.module).partition(".")[0] == "deep5"
-    if isinstance(node, ast.If):
-        return "__name__" in ast.dump(node.test)
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    if not isinstance(node, ast.Assign):
+    if not values or len(values) != len(parts) or ".py:" in repr(values):
         return False
-    if [name.id for name in node.targets if isinstance(name, ast.Name)] == ["METRICS"]:
-        return not any(isinstance(inner, ast.Name) and inner.id == "open" for inner in ast.walk(node))
-    try:
-        return ".py:" not in repr(ast.literal_eval(node.value))
-    except (ValueError, TypeError, SyntaxError):
+    return not any(map(_calls, body)) and not imports_own(body, str(path.resolve().parent))
+
+
+def _calls(node: ast.stmt) -> bool:
+    """Whether a statement of a recipe's body calls anything, other than to create metrics."""
+    if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
+    if isinstance(node, ast.If) and "__name__" in {inner.id for inner in ast.walk(node.test) if _is_name(inner)}:
+        return False
+    if isinstance(node, ast.Assign) and [name.id for name in node.targets if _is_name(name)] == ["METRICS"]:
+        return False
+    return any(isinstance(inner, ast.Call) for inner in ast.walk(node))
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
 
 
 def _at(error: BaseException, path: Path) -> str:

@@ -19,7 +19,7 @@ from deep5.recipe.named_imports import named_imports
 from deep5.recipe.opened_files import not_noting
 from deep5.recipe.slices import reached
 
-__all__ = ["Code"]
+__all__ = ["Code", "imports_own"]
 
 
 class Code:
@@ -119,6 +119,17 @@ class Code:
                 self.add_module(own, file, folder)
 
 
+def imports_own(statements: Iterable[ast.AST], folder: str) -> bool:
+    """Whether statements import a module of the user's, wherever in them.
+
+    Args:
+        statements: The body of a recipe's file.
+        folder: The folder of the recipe, from which modules are imported.
+    """
+    names = {name.partition(".")[0] for name in _imports(statements, "")}
+    return any(not _is_others(name) and _found(name, folder) is not None for name in names if name)
+
+
 def _imports(statements: Iterable[ast.AST], package: str) -> Iterator[str]:
     """The names of the modules that statements import, wherever in them; some may be names within a module."""
     for statement in statements:
@@ -158,9 +169,14 @@ def _located(name: str, folder: str) -> str | None:
     """The file of a module of the user's, loaded or not; None if there is none."""
     if (module := sys.modules.get(name)) is not None:
         file = file_of(module)
-    else:
-        spec = _spec(name, folder)
-        file = spec.origin if spec is not None and spec.has_location else None
+        return file if file is not None and is_own_file(os.path.realpath(file)) else None
+    return _found(name, folder)
+
+
+def _found(name: str, folder: str) -> str | None:
+    """The file from which a module of the user's would be imported; None if there is none."""
+    spec = _spec(name, folder)
+    file = spec.origin if spec is not None and spec.has_location else None
     return file if file is not None and Path(file).is_file() and is_own_file(os.path.realpath(file)) else None
 
 

@@ -219,11 +219,11 @@ def _causes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
     names = [[card.get("name") for card in each or () if isinstance(card, dict)] for each in cards]
     if names[0] != names[1]:
         yield f"other accelerators: {shortened(names[0])}, now {shortened(names[1])}"
+    for what, old, new in differing(before, after):
+        yield f"{what}: {shortened(old)}, now {shortened(new)}"
     commits = [((each["software"] or {}).get("commit") or {}) for each in (before, after)]
     if commits[0] != commits[1] or any(commit.get("dirty") for commit in commits):
         yield f"deep5's source may differ: commit {_commit(commits[0])}, now {_commit(commits[1])}"
-    for what, old, new in differing(before, after):
-        yield f"{what}: {shortened(old)}, now {shortened(new)}"
     if before["resumed"]:
         yield "the first run was interrupted and resumed"
     if (after["numerics"] or {}).get("deterministic") is False:

@@ -88,7 +88,7 @@ POINTS = [
 def test_every_kind_has_a_group_and_its_names_are_sorted() -> None:
     groups = entry_points_file()
     # The display functions of notebooks are found like components, but are none.
-    assert set(groups) == {*(f"deep5.{kind}" for kind in KINDS), "deep5.notebooks"}
+    assert set(groups) == {*(f"deep5.{kind}" for kind in KINDS), "deep5.notebooks", "pytest11"}
     assert all(list(points) == sorted(points) for points in groups.values())
 
 
