@@ -113,6 +113,18 @@ class Checks:
         with _reported():
             check_executor(framework() if isinstance(framework, type) else framework, seed=seed)
 
+    def communicator(self, communicator: Any, *, mismatches: bool = True) -> None:
+        """Check a communicator; all ranks call this together.
+
+        Args:
+            communicator: This rank's.
+            mismatches: As for `deep5.check_communicator`.
+        """
+        from deep5.distributed.communicators.check import check_communicator
+
+        with _reported():
+            check_communicator(communicator, mismatches=mismatches)
+
     def scheme(self, scheme: Any, *, ranks: Sequence[int] = (1, 2, 3, 4), **options: Any) -> None:
         """Check that a communication scheme trains as its algorithm says, on ranks that are threads.
 

@@ -73,7 +73,7 @@ def deep5_framework(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def deep5_check() -> Checks:
-    """deep5's checks, as methods: `operator`, `optimizer`, `executor`, `scheme`.
+    """deep5's checks, as methods: `operator`, `optimizer`, `executor`, `communicator`, `scheme`.
 
     A check that fails fails the test with the check's table in place of a traceback; what this machine or framework
     does not support skips it, with the reason.

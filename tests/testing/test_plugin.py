@@ -91,6 +91,10 @@ def test_wrong_rule(deep5_check):
 def test_no_rule(deep5_check):
     deep5_check.optimizer(3)
 
+def test_communicator(deep5_check):
+    from deep5.core.communicator import SingleRank
+    deep5_check.communicator(SingleRank())
+
 def test_scheme(deep5_check):
     deep5_check.scheme(AllReduce, ranks=(1, 2))
 
@@ -104,7 +108,7 @@ def test_unsupported(deep5_check):
     deep5_check.executor(Poor)
 """
     found = run(pytester, "-rs", code=code, start="")
-    found.assert_outcomes(passed=2, failed=2, skipped=1)
+    found.assert_outcomes(passed=3, failed=2, skipped=1)
     shown = found.stdout.str()
     assert "allowed: below 1; remedy: a step against the gradient" in shown
     assert "not on this machine" in shown
