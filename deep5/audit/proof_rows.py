@@ -66,7 +66,7 @@ def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
         relative, allowed = float(row["relative"]), float(row["allowed"])
         ledger.same(1, f"{name}: whether {relative:.3g} is within {allowed:.3g}", row["passed"], relative <= allowed)
         if row["what"].endswith(_ITSELF):
-            known = (_OF_ITSELF,)
+            known: tuple[float, ...] = (_OF_ITSELF,)
             ledger.hold(
                 1,
                 row["candidate"] in itself and "float64" in row["what"].partition(" at ")[0],

@@ -211,7 +211,7 @@ def _with_export(names: Sequence[str], recipe: Recipe) -> list[str]:
         return list(names)
     made, _ = made_network(recipe_parts(recipe)["model"], IDENTITY_SEED)
     owner = owner_of(made)
-    if owner not in names or f"{owner}:exported" in names:
+    if owner is None or owner not in names or f"{owner}:exported" in names:
         return list(names)
     place = list(names).index(owner) + 1
     return [*names[:place], f"{owner}:exported", *names[place:]]

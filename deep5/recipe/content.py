@@ -46,6 +46,7 @@ class Content:
     document: dict[str, Any]
     files: frozenset[str]
 
+
 # Keys of components whose classes are not hashed by their registered names.
 _OTHERS = {"scheme": "schemes", "compression": "compressors"}
 

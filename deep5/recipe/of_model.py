@@ -75,7 +75,7 @@ def _classes(made: Any) -> dict[str, int]:
     outputs = getattr(made, "outputs", None)
     if isinstance(outputs, dict):
         spec = outputs.get("logits", next(iter(outputs.values()), None))
-        shape = () if spec is None else spec.shape
+        shape: Any = () if spec is None else spec.shape
     else:
         shape = getattr(made, "output_shape", None) or ()
     known = isinstance(shape, tuple) and len(shape) > 1 and isinstance(shape[1], int)

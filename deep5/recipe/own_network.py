@@ -25,7 +25,7 @@ from deep5.networks.keras_structure import is_keras, keras_structure
 from deep5.recipe.faults import is_onnx_file, is_pair
 from deep5.recipe.generators import seeded_call
 from deep5.recipe.opened_files import noting
-from deep5.recipe.part import Part, is_factory
+from deep5.recipe.part import Part, is_factory, taken
 from deep5.recipe.registered import own_registered
 
 __all__ = ["IDENTITY_SEED", "Digest", "described_network", "is_own_network", "made_network"]
@@ -168,7 +168,7 @@ def _streams(component: Any, seed: int) -> dict[str, Any]:
     nnx = getattr(sys.modules.get("flax"), "nnx", None)
     if nnx is None or not (isinstance(component, type) and issubclass(component, nnx.Module)):
         return {}
-    return {"rngs": nnx.Rngs(seed)} if "rngs" in inspect.signature(component.__init__).parameters else {}
+    return {"rngs": nnx.Rngs(seed)} if taken(component, {"rngs": None}) else {}
 
 
 def _known(component: Any) -> bool | None:

@@ -238,7 +238,8 @@ def taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """The runner's keyword arguments for which a component has parameters."""
     try:
         # A class whose metaclass takes anything states its parameters in its constructor.
-        parameters = inspect.signature(made.__init__ if isinstance(made, type) else made).parameters
+        constructor: Any = getattr(made, "__init__") if isinstance(made, type) else made  # noqa: B009
+        parameters = inspect.signature(constructor).parameters
     except (TypeError, ValueError):
         return {}
     return {name: value for name, value in named.items() if name in parameters}

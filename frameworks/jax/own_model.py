@@ -147,9 +147,12 @@ class JAXModel(OwnModel):
 
     def _nnx(self) -> tuple[Any, Any, Callable[..., Any]]:
         """As `_linen_or_pair`."""
-        from flax import nnx
+        import flax.nnx
 
-        forms, state = {}, None
+        nnx: Any = flax.nnx
+
+        forms: dict[bool, Any] = {}
+        state: Any = None
         for training in (False, True):
             (self._model.train if training else self._model.eval)()
             forms[training], parameters, state = nnx.split(self._model, nnx.Param, ...)
@@ -179,7 +182,9 @@ class JAXModel(OwnModel):
 
 def _state(like: Any, values: Any) -> Any:
     """A copy of a state of Flax with other values, by name."""
-    from flax import nnx
+    import flax.nnx
+
+        nnx: Any = flax.nnx
 
     state = jax.tree.map(lambda leaf: leaf, like)
     nnx.replace_by_pure_dict(state, values)

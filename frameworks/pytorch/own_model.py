@@ -134,7 +134,7 @@ class TorchModel(OwnModel):
                 )
             except Exception as error:
                 raise Unsupported(_why_not(self.name, error)) from error
-        proto = program.model_proto  # type: ignore[union-attr]
+        proto = program.model_proto
         trained, frozen, changes = _compared(self._module, {value.name for value in proto.graph.initializer})
         return Exported(
             proto=proto,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, brief, suggestion
-from deep5.core.tensors import TensorSpec
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.edit.edited import edited, free_name, known, made_node, nodes_of, unused, values_of
 from deep5.networks.onnx.fitting import shown, unlike
 
@@ -134,9 +136,7 @@ def _target(copy: ir.Model, source: ir.Value, by_class: bool, label: str, given:
     return target
 
 
-def _dtype(spec: TensorSpec) -> object:
-    from deep5.core.tensors import numpy_dtype
-
+def _dtype(spec: TensorSpec) -> np.dtype[Any]:
     return numpy_dtype(spec.dtype)
 
 
