@@ -184,7 +184,7 @@ def _state(like: Any, values: Any) -> Any:
     """A copy of a state of Flax with other values, by name."""
     import flax.nnx
 
-        nnx: Any = flax.nnx
+    nnx: Any = flax.nnx
 
     state = jax.tree.map(lambda leaf: leaf, like)
     nnx.replace_by_pure_dict(state, values)
