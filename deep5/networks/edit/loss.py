@@ -137,7 +137,8 @@ def _target(copy: ir.Model, source: ir.Value, by_class: bool, label: str, given:
 
 
 def _dtype(spec: TensorSpec) -> np.dtype[Any]:
-    return numpy_dtype(spec.dtype)
+    found: np.dtype[Any] = numpy_dtype(spec.dtype)
+    return found
 
 
 def _remedy(values: Container[str], label: str, given: TensorSpec | None) -> str:
