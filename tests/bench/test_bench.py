@@ -862,7 +862,11 @@ def test_metrics_of_operators() -> None:
         ({"problems": "deepbench.gemm", "operator": "Gemm", "shapes": (), "box": "gemm-0"}, {}, "'box' is 'gemm-0'"),
         ({"attributes": [1]}, {}, "'attributes' is \\[1\\]; allowed: a dict"),
         ({}, {"frameworks": ("pytroch",)}, "unknown framework 'pytroch'; allowed: .*did you mean 'pytorch'"),
-        ({}, {"frameworks": ("pytorch:fast",)}, "unknown pytorch mode 'fast'; allowed: compiled; remedy: 'pytorch'"),
+        (
+            {},
+            {"frameworks": ("pytorch:fast",)},
+            "unknown pytorch mode 'fast'; allowed: compiled, exported; remedy: 'pytorch'",
+        ),
         ({}, {"frameworks": ()}, "'frameworks' is \\(\\); allowed: a tuple of names"),
         ({}, {"frameworks": ("pytorch", "pytorch")}, "a framework twice"),
         ({}, {"limit_gflop": 0}, "'limit_gflop' is 0; allowed: a number of GFLOP above 0"),

@@ -177,7 +177,8 @@ def test_threads(deep5: Command, tmp_path: Path) -> None:
         (("--set", "optimizer.lr=1"), "unknown key 'optimizer.lr'; allowed: .*; did you mean 'optimizer_kwargs.lr'?"),
         (
             ("--framework", "pytorch:fast"),
-            "unknown pytorch mode 'fast'; allowed: compiled; remedy: 'pytorch' or 'pytorch:compiled'",
+            "unknown pytorch mode 'fast'; allowed: compiled, exported; remedy: 'pytorch' or 'pytorch:compiled' or "
+            "'pytorch:exported'",
         ),
         (
             ("--framework", "reference:fast"),

@@ -205,7 +205,8 @@ def test_a_framework_has_a_name(name: Any) -> None:
 
 
 def test_a_colon_asks_for_a_mode() -> None:
-    message = "got the framework 'pytorch:', a colon without a mode; allowed: 'pytorch' or 'pytorch:compiled'"
+    message = "got the framework 'pytorch:', a colon without a mode; allowed: 'pytorch' or 'pytorch:compiled' or "
+    message += "'pytorch:exported'"
     with pytest.raises(UsageError) as caught:
         d5.framework("pytorch:")
     assert str(caught.value) == mode_fault("pytorch:") == message

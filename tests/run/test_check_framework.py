@@ -154,7 +154,7 @@ def test_a_registered_name_is_checked() -> None:
     ("name", "kind", "message"),
     [
         ("pytroch", UnknownName, "did you mean 'pytorch'"),
-        ("pytorch:fast", UsageError, "unknown pytorch mode 'fast'; allowed: compiled"),
+        ("pytorch:fast", UsageError, "unknown pytorch mode 'fast'; allowed: compiled, exported"),
         ("nowhere.py:Mine", UsageError, "nowhere.py cannot be read, since it is not there"),
         ("engines.py:Rihgt", UsageError, r"allowed: .*CLASS, of the frameworks in it: .*Right.*did you mean 'Right'"),
         ("engines.py", UsageError, "names only a file"),
