@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from deep5.operators.native import NativeOperator as NativeOperator
     from deep5.operators.registry import register_operator as register_operator
     from deep5.recipe.register import register as register
+    from deep5.recorder.recorder import record as record
     from deep5.run.program import run_recipe as run_recipe
     from deep5.training import datasets as datasets
     from deep5.training.batch_sizes import GrowingBatches as GrowingBatches
@@ -222,6 +223,7 @@ _CORE = {
     "framework": "core.plugins",
     "register": "recipe.register",
     "results": "results",
+    "record": "recorder.recorder",
     "run_recipe": "run.program",
     "run_comparison": "compare.driver",
     "CPUDevice": "core.tensors",

@@ -16,6 +16,7 @@ __all__ = [
     "COLLECTIVES",
     "OPERATORS",
     "RANKS",
+    "RECORDED",
     "TRAINING",
     "batch_size_of",
     "check_level",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "hand-written code"
+RECORDED = "a recorded loop"
 """The possible kinds of measurement, the one with the most rules first."""
 
 RANKS = "ranks.json"
@@ -67,6 +69,7 @@ def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
         OPERATORS: "operator" in parts or "problems" in parts,
         COLLECTIVES: "collective" in parts,
         CODE: "candidate" in parts,
+        RECORDED: document.get("recorded") is not None,
     }
 
 
@@ -79,10 +82,10 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
         document: result.json.
 
     Returns:
-        One of `TRAINING`, `OPERATORS`, `COLLECTIVES` and `CODE`.
+        One of `TRAINING`, `OPERATORS`, `COLLECTIVES`, `CODE` and `RECORDED`.
     """
     signs = _signs(document)
-    signs[TRAINING] |= os.path.lexists(root / EVENTS)
+    signs[TRAINING] |= os.path.lexists(root / EVENTS) and not signs[RECORDED]
     signs[OPERATORS] |= os.path.lexists(root / "operators.json")
     signs[COLLECTIVES] |= os.path.lexists(root / "collective.json")
     found = [kind for kind, is_there in signs.items() if is_there]
@@ -94,6 +97,9 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
     if kind == OPERATORS:
         ledger.same(14, f"the level of a result of {kind}", document["level"], 0)
         ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
+    elif kind == RECORDED:
+        ledger.same(14, f"the level of {kind}", document["level"], 2)
+        ledger.same(14, f"the number of ranks of {kind}", ranks, 1)
     elif kind == COLLECTIVES:
         ledger.same(14, f"the level of a result of {kind}", document["level"], 3)
         ledger.hold(14, ranks > 1, f"a collective was timed on {ranks} rank; allowed: at least 2")

@@ -16,7 +16,7 @@ from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_origin, check_recipe
-from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, TRAINING, check_level
+from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, RECORDED, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
@@ -25,6 +25,7 @@ from deep5.audit.own_optimizer import check_optimizer
 from deep5.audit.plausible import check_accuracies, check_dates, check_hashes, check_not_numbers, check_versions
 from deep5.audit.rank_values import OfAll
 from deep5.audit.ranks import check_ranks
+from deep5.audit.recorded import check_recorded
 from deep5.audit.rounds import slowest
 from deep5.audit.run_fields import check_run_fields
 from deep5.audit.run_times import check_times, logged
@@ -81,8 +82,9 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
             samples = {} if path is None else read_samples(path)
     with ledger.part(11, "status and verdict"):
         _check_verdict(ledger, document)
-        check_declared(ledger, root, document)
-        check_stated_parts(ledger, root, document)
+        if document.get("recorded") is None:  # a recorded loop has no recipe.py
+            check_declared(ledger, root, document)
+            check_stated_parts(ledger, root, document)
     with ledger.part(14, "the resumptions"):
         _check_resumed(ledger, document)
         _check_load(ledger, document)
@@ -129,6 +131,11 @@ def _check_ended(
                 check_own_network(ledger, document)
         with ledger.part(14, "the optimizer"):
             check_optimizer(ledger, document)
+    if kind == RECORDED:
+        check_recorded(ledger, root, document, samples)
+        with ledger.part(8, "the times"):
+            check_times(ledger, root, document, samples, kind)
+        return
     with ledger.part(2, "the numerics"):
         _check_observed(ledger, document, native, kind)
     with ledger.part(11, "the seeds"):
@@ -233,7 +240,7 @@ def _check_measurement(
         ledger.hold(7, processes >= 8, f"the mode is rigorous with {processes} processes; allowed: at least 8")
     if reported["mode"] == "quick" and processes is not None:
         ledger.hold(7, processes == 1, f"the mode is quick with {processes} processes; allowed: one")
-    if kind == TRAINING and _has_steps(document, samples):
+    if kind in (TRAINING, RECORDED) and _has_steps(document, samples):
         first, rest = reported["first_call_s"], reported["warm_up_s"]
         ledger.hold(6, first is not None, "the first call is not separate from the steady state")
         ledger.hold(6, first is None or float(first) > 0, f"the first call took {first} s; allowed: a time above 0")

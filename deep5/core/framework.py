@@ -42,6 +42,8 @@ class Framework(ABC):
     """Other modes, each with a short description: `"compiled"` is selected by `"pytorch:compiled"`."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Required distributions; `deep5 list frameworks` looks for them without importing them."""
+    owns_arrays: ClassVar[bool] = False
+    """Whether the library has arrays, which `owns_array`, `kept` and `wait` know."""
     thread_variable: ClassVar[str] = ""
     """The environment variable, besides OMP_NUM_THREADS, that sets the library's number of threads."""
 
@@ -143,6 +145,33 @@ class Framework(ABC):
             UsageError: The model or the loss does not fit.
         """
         raise Unsupported(f"{self.name} runs ONNX networks only")
+
+    def owns_array(self, value: object) -> bool:
+        """Whether an object is an array of this framework's library; loads no library."""
+        return False
+
+    def kept(self, value: Any) -> Any:
+        """A scalar array of this library as a `float`, if reading it waits for no device; else an array that stays.
+
+        Args:
+            value: The array; later operations may change it in place, but not what is returned.
+        """
+        return value
+
+    def wait(self, value: Any) -> None:  # noqa: B027  # on the host there is nothing to wait for
+        """Wait until the device has computed an array of this library."""
+
+    def process_settings(self, value: Any) -> dict[str, Any]:
+        """Settings of this process as read back from the loaded library, for a loop that deep5 does not run.
+
+        Args:
+            value: An array of the loop, which has its device; None: no array is known.
+
+        Returns:
+            `version`, and those known of `device`, `threads`, `tf32`, `deterministic`; and `asynchronous`, whether the
+            host may return before a device has computed.
+        """
+        return {"version": self.version()}
 
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).

@@ -64,6 +64,7 @@ class MLLog(Event):
             a run that finished is a success.
         namespace: Namespace of the writer.
         resumed: Whether the log continues from a checkpoint's state, so that its beginning is already written.
+        clock: Nanoseconds of a clock that does not go back; its first reading is taken as the present.
     """
 
     def __init__(
@@ -74,14 +75,15 @@ class MLLog(Event):
         target: Goal | None = None,
         namespace: str = "",
         resumed: bool = False,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._write, self._resumed = write, resumed
+        self._write, self._resumed, self._clock = write, resumed, clock
         self._namespace = namespace
         self._target = target
         self._reached = target is None
         self._open: list[tuple[str, dict[str, Any]]] = []
         self._stopped = False
-        self._offset_ns = time.time_ns() - time.perf_counter_ns()
+        self._offset_ns = time.time_ns() - clock()
         if not resumed:
             self._line("INTERVAL_START", "init_start")
             for key, value in (keys or {}).items():
@@ -166,7 +168,7 @@ class MLLog(Event):
     ) -> None:
         fields = {
             "namespace": self._namespace,
-            "time_ms": (time.perf_counter_ns() + self._offset_ns) // 1_000_000,
+            "time_ms": (self._clock() + self._offset_ns) // 1_000_000,
             "event_type": event_type,
             "key": key,
             "value": encode(value, key),

@@ -42,6 +42,7 @@ def blank_document(
     seeds: Mapping[str, int] | None = None,
     ranks: int = 1,
     started: str | None = None,
+    recorded: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The document of an unfinished run: status "aborted", and None for everything not yet known.
 
@@ -65,6 +66,7 @@ def blank_document(
         seeds: Seeds by purpose.
         ranks: Number of processes that train together.
         started: UTC, such as "2025-01-31T12:00:00Z".
+        recorded: For a loop that is not deep5's: `loop` and `unknown`.
 
     Raises:
         UsageError: A part has a field that the schema does not define.
@@ -80,6 +82,7 @@ def blank_document(
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
+        **({} if recorded is None else {"recorded": _part("recorded", recorded)}),
         "recipe": _part("recipe", recipe, unknown_recipe),
         "framework": None if framework is None else _part("framework", framework, {"version": None, "device": None}),
         "components": None if components is None else dict(components),

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, process_time
@@ -43,6 +43,7 @@ class RunRecord:
         document: Content of result.json at the next write.
         observers: A fresh observer for each of the recipe's metrics, in their order.
         extra_rows: Samples in addition to those of the observers.
+        series: More of them, which are too many to keep as rows.
         checkpointer: The writer of the run's checkpoints, or None.
         others_share: Share of the processors' time that other programs used, 0 to 1; None if it is unknown.
 
@@ -75,6 +76,7 @@ class RunRecord:
         if "threads" in known and "pools" not in known["threads"]:
             known["threads"] = {**known["threads"], "pools": thread_pools()}
         self.extra_rows: list[SampleRow] = []
+        self.series: Iterable[SampleRow] = ()
         self.checkpointer: Any = None
         self.others_share: float | None = None
         self._session, self._cpu, self._set_up_s = Session(), process_time(), set_up_s
@@ -142,20 +144,20 @@ class RunRecord:
             KeyboardInterrupt: The run was interrupted; the message names the folder.
         """
         try:
-            self._write_inputs()
+            self.write_inputs()
             with contained():
                 yield
         except KeyboardInterrupt as interruption:
-            self._end("aborted", str(interruption) or "interrupted by the user")
+            self.end("aborted", str(interruption) or "interrupted by the user")
             going_on = self._resumable() or self._begin_again(self.folder.path)
             raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}{going_on}") from None
         except Deep5Error as error:
-            self._end("failed", str(error))
+            self.end("failed", str(error))
             raise RunFailed(
                 f"the run failed: {error}; what it left is in {self.folder.path}{self._resumable()}"
             ) from error
         except Exception as error:
-            self._end("failed", described(error))
+            self.end("failed", described(error))
             raise RunFailed(
                 f"the run failed: {described(error)}; what it left is in "
                 f"{self.folder.path}{self._resumable()}; remedy: --debug shows where"
@@ -170,7 +172,8 @@ class RunRecord:
             return ""
         return f"; to resume, add --resume {self.folder.path} to the command"
 
-    def _write_inputs(self) -> None:
+    def write_inputs(self) -> None:
+        """Write environment.json: machine and software at the start of this process' part of the run."""
         environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
         times = len(self.document["resumed"])
         name = f"environment-{times + 1}.json" if times else "environment.json"
@@ -223,7 +226,7 @@ class RunRecord:
         from deep5.results.samples_file import sample_rows
         from deep5.results.schema import metric_labels
 
-        rows = list(self.extra_rows)
+        rows = [*self.extra_rows, *self.series]
         labels = metric_labels(self.document["metrics"])
         for label, (metric, _), observer in zip(labels, self.experiment.metrics, self.observers, strict=True):
             rows += sample_rows(label, metric.unit, observer.samples())
@@ -261,7 +264,7 @@ class RunRecord:
             self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
             self.document["checkpoints"]["left_out"] = list(keeper.left_out)
 
-    def _end(self, status: str, reason: str) -> None:
+    def end(self, status: str, reason: str) -> None:
         """Record a run that failed; an error here must not hide the original one."""
         reasons = [reason]
         self._close()

@@ -30,6 +30,7 @@ class JAX(Framework):
 
     name = "jax"
     requires = ("jax",)
+    owns_arrays = True
     thread_variable = "PJRT_NPROC"
 
     def __init__(self, mode: str = "") -> None:
@@ -42,6 +43,24 @@ class JAX(Framework):
     def version(self) -> str:
         """The version of jax."""
         return str(self._jax.__version__)
+
+    @override
+    def owns_array(self, value: object) -> bool:
+        return isinstance(value, self._jax.Array) and not isinstance(value, self._jax.core.Tracer)
+
+    @override
+    def wait(self, value: Any) -> None:
+        value.block_until_ready()
+
+    @override
+    def process_settings(self, value: Any) -> dict[str, Any]:
+        from deep5.frameworks.jax.settings import read_settings
+
+        place = self._jax.devices()[0] if value is None else next(iter(value.devices()))
+        device = Device() if place.platform == "cpu" else Device(kind="cuda", index=place.id)
+        found = read_settings(device)
+        known = {name: found[name] for name in ("version", "threads", "tf32", "deterministic")}
+        return {**known, "device": None if value is None else str(device), "asynchronous": True}
 
     @override
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:

@@ -35,6 +35,7 @@ class PyTorch(Framework):
         "exported": "a model that is a torch.nn.Module is exported to ONNX and runs as that network",
     }
     requires = ("torch",)
+    owns_arrays = True
     thread_variable = "MKL_NUM_THREADS"
 
     def __init__(self, mode: str = "") -> None:
@@ -95,6 +96,35 @@ class PyTorch(Framework):
     def owns(cls, model: object) -> bool:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(model, torch.nn.Module)
+
+    @override
+    def owns_array(self, value: object) -> bool:
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(value, torch.Tensor)
+
+    @override
+    def kept(self, value: Any) -> Any:
+        return float(value.item()) if value.device.type == "cpu" else value.detach().clone()
+
+    @override
+    def wait(self, value: Any) -> None:
+        if value.device.type != "cpu":
+            self._torch.accelerator.synchronize(value.device)
+
+    @override
+    def process_settings(self, value: Any) -> dict[str, Any]:
+        from deep5.frameworks.pytorch.numerics import deterministic, tf32
+
+        device = None if value is None else str(value.device)
+        on_host = device == "cpu"
+        return {
+            "version": self.version(),
+            "device": device,
+            "threads": self._torch.get_num_threads(),
+            "tf32": not on_host and self._torch.cuda.is_available() and tf32(),
+            "deterministic": on_host or deterministic(),
+            "asynchronous": self._torch.cuda.is_initialized(),
+        }
 
     @override
     def own_model(

@@ -33,6 +33,7 @@ class TensorFlow(Framework):
 
     name = "tensorflow"
     requires = ("tensorflow",)
+    owns_arrays = True
     thread_variable = "TF_NUM_INTRAOP_THREADS"
     modes: ClassVar[Mapping[str, str]] = {
         "xla": "compiled by XLA (jit_compile=True); a new batch size compiles again",
@@ -53,6 +54,30 @@ class TensorFlow(Framework):
     def version(self) -> str:
         """The version of TensorFlow."""
         return str(self._tf.__version__)
+
+    @override
+    def owns_array(self, value: object) -> bool:
+        # Only eager values: those of a graph have no numbers.
+        return self._tf.is_tensor(value) and hasattr(value, "numpy")
+
+    @override
+    def kept(self, value: Any) -> Any:
+        return float(value) if "GPU" not in value.device else self._tf.identity(value)
+
+    @override
+    def wait(self, value: Any) -> None:
+        self._tf.test.experimental.sync_devices()
+
+    @override
+    def process_settings(self, value: Any) -> dict[str, Any]:
+        from deep5.frameworks.tensorflow.settings import read_settings
+
+        place = "" if value is None else str(value.device)
+        device = Device(kind="cuda", index=int(place.rpartition(":")[2])) if "GPU" in place else Device()
+        found = read_settings(device, xla=False)
+        known = {name: found[name] for name in ("version", "threads", "tf32", "deterministic")}
+        on_gpu = bool(self._tf.config.list_physical_devices("GPU"))
+        return {**known, "device": str(device) if place else None, "asynchronous": on_gpu}
 
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on TensorFlow; see `Framework.executor`.

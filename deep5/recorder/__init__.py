@@ -1,0 +1,1 @@
+"""The recorder: the result folder of a loop that is not deep5's."""

@@ -1,0 +1,284 @@
+"""`Replay`: shows a recorded loop to deep5's metrics, with the recorded times, as if deep5's trainer had run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import UsageError
+from deep5.core.events import Event, StepInfo
+from deep5.core.metric import FirstCalls, Observer
+from deep5.core.tensors import to_numpy
+from deep5.recorder.series import Series
+
+if TYPE_CHECKING:
+    from deep5.recorder.state import State
+
+__all__ = ["PLACES", "EpochTimes", "Replay"]
+
+PLACES = ("time[{}]", "time[between steps: {}]", "time[evaluation: {}]")
+"""Labels of the samples of a region: in steps, between steps, in evaluations."""
+
+
+@dataclass
+class EpochTimes:
+    """The times of an epoch in nanoseconds on the run's clock.
+
+    Attributes:
+        begin_ns: Its begin.
+        end_ns: Its end, or that of an evaluation after it.
+        evaluated_ns: Total of its evaluations.
+        within_ns: Total of the evaluations before its end.
+        scores: Of its last evaluation: `loss`, and `accuracy` in percent.
+        scored_step: Steps done at the last evaluation.
+        scored_begin_ns: Begin of the last evaluation.
+        scored_end_ns: Its end.
+    """
+
+    begin_ns: int
+    end_ns: int = 0
+    evaluated_ns: int = 0
+    within_ns: int = 0
+    scores: dict[str, Any] = field(default_factory=dict)
+    scored_step: int = -1
+    scored_begin_ns: int = 0
+    scored_end_ns: int = 0
+    _own_end_ns: int = 0
+
+    def evaluated(self, begin_ns: int, end_ns: int, step: int, *, late: bool) -> None:
+        """Add an evaluation.
+
+        Args:
+            begin_ns: Its begin.
+            end_ns: Its end.
+            step: Steps done.
+            late: Whether the epoch had ended: then it ends with the evaluation.
+        """
+        self.evaluated_ns += end_ns - begin_ns
+        self.scored_begin_ns, self.scored_end_ns, self.scored_step = begin_ns, end_ns, step
+        if late:
+            self._own_end_ns = self._own_end_ns or self.end_ns
+            self.end_ns = end_ns
+        else:
+            self.within_ns += end_ns - begin_ns
+
+    def busy_ns(self, steps: int) -> int:
+        """Nanoseconds from the begin to the end of the steps, without evaluations.
+
+        Args:
+            steps: Steps done at the end of the epoch.
+        """
+        end = self._own_end_ns or self.end_ns
+        if self.scored_step == steps and not self._own_end_ns and self.within_ns:
+            # The last evaluation followed the last step: what comes after it is not training.
+            before = self.within_ns - (self.scored_end_ns - self.scored_begin_ns)
+            return self.scored_begin_ns - self.begin_ns - before
+        return end - self.begin_ns - self.within_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Network:
+    outputs: dict[str, None] = field(default_factory=lambda: {"loss": None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Executor:
+    network: _Network = field(default_factory=_Network)
+
+
+class Replay:
+    """The place of the trainer for metrics that watch a recorded loop.
+
+    Args:
+        log: Writes the events; it receives epochs and evaluations.
+        observers: Of the metrics of the loop.
+        watch: Reports a loss that is not finite.
+        series: Receives the raw times.
+        measurement: The entry of the result, which receives the times of first calls.
+
+    Attributes:
+        epoch: Epochs done.
+        times: Times of the last epoch; None before the first one.
+        log_ns: The time of the event being written, in `time.perf_counter_ns` without the pauses of the recorder.
+        step: Steps done.
+        losses: Losses logged for training.
+        mean_losses: Those of several steps.
+        scored_epoch: The last epoch with an accuracy, from 1; 0: none.
+        seen: The largest score of each kind.
+        loss: Name of the loss.
+    """
+
+    executor = _Executor()
+    communicator = None
+    origin_ns, seed, loss, reason = 0, 0, "loss", ""
+
+    def __init__(
+        self, log: Event, observers: Sequence[Observer], watch: Event, series: Series, measurement: dict[str, Any]
+    ) -> None:
+        self._listeners: tuple[Event, ...] = (log, *observers, watch)
+        # Only these read outputs; not every step has a loss.
+        self._of_losses = tuple(event for event in self._listeners if _reads_losses(event))
+        self._of_steps = tuple(event for event in self._listeners if not _reads_losses(event))
+        self._series, self._measurement = series, measurement
+        self.status = "running"
+        self.step = self.batch = self.losses = 0
+        self.epoch, self._unread, self._ns = 0, 0, 0
+        self._last = 0, 0
+        self._is_first = FirstCalls()
+        self._means: list[tuple[int, int, Any]] = []
+        self.times: EpochTimes | None = None
+        self._origin_ns = self.log_ns = 0
+        self.mean_losses = self.scored_epoch = 0
+        self.seen: dict[str, float] = {}
+
+    def elapsed_ns(self) -> int:
+        """The run's clock at the replayed moment."""
+        return self._ns
+
+    def _at(self, ns: int, log_ns: int | None = None) -> None:
+        self._ns = ns
+        self.log_ns = self._origin_ns + (ns if log_ns is None else log_ns)
+
+    def begin(self, origin_ns: int) -> None:
+        """The loop begins.
+
+        Args:
+            origin_ns: The origin of the run's clock, in `time.perf_counter_ns`.
+        """
+        self._origin_ns = origin_ns
+        self._at(0)
+        self._call("before_training")
+
+    def begin_epoch(self, ns: int) -> None:
+        """An epoch begins."""
+        self.times, self.batch = EpochTimes(ns), 0
+        self._at(ns)
+        self._call("before_epoch", self.epoch)
+
+    def drain(self, state: State) -> None:
+        """Show the buffered steps to the metrics, and empty the buffers.
+
+        Args:
+            state: Has the buffers.
+        """
+        shift = (state.origin_ns or 0) + state.paused_ns
+        means = iter(self._means)
+        mean = next(means, None)
+        for slot in range(state.slot):
+            size, begin, end = state.sizes[slot], state.begins[slot] - shift, state.ends[slot] - shift
+            self._unread += size
+            info = StepInfo(self.step, self.epoch, size)
+            self._series.add("batch_size", size, "samples", self.step, self.epoch)
+            self._series.add("time[step]", (end - begin) / 1e9, "s", self.step, self.epoch)
+            self._first_calls(info, end - begin)
+            self.batch += 1
+            for event in self._of_steps:
+                event.after_step(self, info, {}, begin, end)
+            if (loss := state.losses[slot]) is not None:
+                state.losses[slot] = None
+                self._show_loss(info._replace(batch_size=self._unread), loss, begin, end)
+            self.step += 1
+            self._last = begin, end
+            while mean is not None and mean[0] == self.step - 1:
+                step, epoch, value = mean
+                self._show_loss(StepInfo(step, epoch, self._unread), value, begin, end)
+                mean = next(means, None)
+        self._means.clear()
+        self._drain_regions(state)
+        state.slot = 0
+
+    def _show_loss(self, info: StepInfo, loss: Any, begin: int, end: int) -> None:
+        self._unread = 0
+        self.losses += 1
+        for event in self._of_losses:
+            event.after_step(self, info, {"loss": loss}, begin, end)
+
+    def _first_calls(self, info: StepInfo, ns: int) -> None:
+        if not self._is_first(info):
+            return
+        if self._measurement["first_call_s"] is None:
+            self._measurement |= {"first_call_s": ns / 1e9, "warm_up_s": 0.0, "warmups": 0}
+        else:
+            self._measurement["warm_up_s"] += ns / 1e9
+            self._measurement["warmups"] += 1
+
+    def _drain_regions(self, state: State) -> None:
+        first = self.step - state.slot
+        for region in state.regions.values():
+            for label, own in zip(PLACES, region.ns, strict=True):
+                for slot in range(state.slot + 1):
+                    if own[slot]:
+                        self._series.add(label.format(region.name), own[slot] / 1e9, "s", first + slot, self.epoch)
+                        own[slot] = 0
+
+    def log_mean(self, value: Any, state: State) -> None:
+        """Add a mean loss of the steps since the last loss.
+
+        Args:
+            value: The loss.
+            state: Has the buffered steps.
+
+        Raises:
+            UsageError: There was no step since the last loss.
+        """
+        last = state.steps - 1
+        logged = any(loss is not None for loss in state.losses[max(0, state.slot - 1) : state.slot])
+        if (self._means and self._means[-1][0] == last) or logged or (not state.slot and not self._unread):
+            raise UsageError("a mean loss is logged without a step since the last loss; allowed: after such steps")
+        self.mean_losses += 1
+        if state.slot:
+            self._means.append((last, self.epoch, value))
+        else:
+            self._show_loss(StepInfo(last, self.epoch, self._unread), value, *self._last)
+
+    def end_epoch(self) -> None:
+        """The last epoch has ended, with its evaluations."""
+        times, number = self.times, self.epoch
+        if times is None:
+            return
+        busy = times.busy_ns(self.step)
+        self._series.add("time[epoch]", busy / 1e9, "s", self.step, number)
+        scores = {name: float(to_numpy(value)) for name, value in times.scores.items()}
+        if times.scored_step >= 0:
+            self._series.add("time[evaluation]", times.evaluated_ns / 1e9, "s", self.step, number)
+        for name, value in scores.items():
+            self.seen[name] = max(value, self.seen.get(name, value))
+        if "accuracy" in scores:
+            self.scored_epoch = number + 1
+        self._at(times.begin_ns + busy, times.scored_begin_ns if scores else None)
+        self.epoch += 1
+        if scores:
+            self._call("before_evaluation", number)
+            self._at(times.scored_end_ns)
+            for event in self._listeners:
+                if "loss" in scores or not _needs_loss(event):
+                    event.after_evaluation(self, number, scores)
+        else:
+            # Metrics of throughput end here; the log has no evaluation.
+            for event in self._listeners[1:]:
+                event.before_evaluation(self, number)
+        self._at(times.end_ns)
+        self._call("after_epoch", number)
+
+    def end(self, status: str) -> None:
+        """The loop has ended.
+
+        Args:
+            status: "success", or how it ended otherwise.
+        """
+        self.status = status
+        self._call("after_training")
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for event in self._listeners:
+            call: Callable[..., None] = getattr(event, hook)
+            call(self, *arguments)
+
+
+def _reads_losses(event: Event) -> bool:
+    return type(event).__module__ in ("deep5.metrics.loss", "deep5.training.divergence")
+
+
+def _needs_loss(event: Event) -> bool:
+    return type(event).__module__ == "deep5.metrics.loss"
