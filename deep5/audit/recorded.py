@@ -1,4 +1,4 @@
-"""A recorded loop: its values follow from the times and sizes of its steps, and it states nothing that it cannot know."""
+"""A recorded loop: its values follow from the times and sizes of its steps; what it cannot know is absent."""
 
 from __future__ import annotations
 

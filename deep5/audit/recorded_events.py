@@ -59,7 +59,7 @@ def _check_order(ledger: Ledger, document: Mapping[str, Any], lines: Sequence[ML
 
 
 def _check_durations(ledger: Ledger, lines: Sequence[MLLogLine], samples: Samples) -> None:
-    """By the events, an epoch contains its steps and evaluations; without an evaluation it has no more than its steps."""
+    """By the events, an epoch contains its steps and evaluations, and nothing else without an evaluation."""
     at = {(line.key, line.metadata.get("epoch_num")): line.time_ms / 1e3 for line in lines}
     evaluated = {row.epoch: row.value for row in samples.get("time[evaluation]", ())}
     for row in samples.get("time[epoch]", ()):
@@ -72,6 +72,6 @@ def _check_durations(ledger: Ledger, lines: Sequence[MLLogLine], samples: Sample
         ledger.hold(
             8,
             row.value + judged <= whole + _SLACK_S and whole <= most + _SLACK_S,
-            f"epoch {number} took {row.value:.6g} s and its evaluations {judged:.6g} s by the samples, and {whole:.6g} s "
-            "by the events",
+            f"epoch {number} took {row.value:.6g} s and its evaluations {judged:.6g} s by the samples, and "
+            f"{whole:.6g} s by the events",
         )

@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
 
 from deep5.core.errors import OutputError
 from deep5.recipe.experiment import Experiment

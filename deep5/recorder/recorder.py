@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -137,8 +137,8 @@ class Recorder:
             elif unclosed:
                 outcome.fail(
                     "failed",
-                    "the recording ended within an epoch, a step, an evaluation or a region; allowed: after their ends; "
-                    "remedy: use 'with' for each of them",
+                    "the recording ended within an epoch, a step, an evaluation or a region; allowed: after their "
+                    "ends; remedy: use 'with' for each of them",
                 )
             elif not state.steps:
                 outcome.fail(
@@ -241,6 +241,23 @@ class Recorder:
         """
         self._values.wait(arrays)
 
+    def watch(self, array: Any) -> None:
+        """Name an array, such as a parameter, for whose device the ends of epochs wait, if no loss is an array.
+
+        With `step_latency` among the metrics, the ends of steps wait too.
+
+        Args:
+            array: An array of PyTorch or TensorFlow, which wait for the whole device.
+        """
+        state, owner = self._recording()._state, self._values.owner_of(array)
+        if owner is not None and state is not None:
+            state.always = partial(owner.wait, array)
+
+    @property
+    def waits(self) -> bool:
+        """Whether each step waits for the device, because `step_latency` is measured."""
+        return self._state is not None and self._state.waits
+
     @property
     def folder(self) -> Path:
         """The result folder.
@@ -267,7 +284,8 @@ class Recorder:
     def _recording(self) -> Self:
         if self._state is None or (_open is not self and not self._state.elsewhere):
             raise UsageError(
-                f"the recorder {self.name!r} is not recording; allowed: in its block; remedy: with deep5.record(…) as run:"
+                f"the recorder {self.name!r} is not recording; allowed: in its block; remedy: with deep5.record(…) as "
+                "run:"
             )
         return self
 

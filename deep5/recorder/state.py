@@ -48,6 +48,7 @@ class State:
         self.region: Region | None = None
         self.regions: dict[str, Region] = {}
         self.last: Callable[[], None] | None = None
+        self.always: Callable[[], None] | None = None
         self.origin_ns: int | None = None
         self.paused_ns = 0
         self._pid, self._ended, self._back, self._span_ns = os.getpid(), False, NOWHERE, 0
@@ -63,6 +64,8 @@ class State:
         if self.last is not None:
             self.last()
             self.last = None
+        elif self.always is not None:
+            self.always()
 
     def flush(self) -> None:
         """Evaluate the buffered steps, and save them if that is due; the run's clock stands still."""

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from deep5.frameworks.jax.optimizers import NadamOptimizer as NadamOptimizer
     from deep5.frameworks.jax.optimizers import NesterovOptimizer as NesterovOptimizer
     from deep5.frameworks.jax.optimizers import RMSPropOptimizer as RMSPropOptimizer
+    from deep5.frameworks.jax.recording import recorded_step as recorded_step
 
 _HOME = {
+    "recorded_step": "recording",
     "JAX": "framework",
     "from_jax": "native",
     "from_model": "framework",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.framework import PyTorch as PyTorch
     from deep5.frameworks.pytorch.framework import from_model as from_model
+    from deep5.frameworks.pytorch.lightning_recorder import LightningRecorder as LightningRecorder
     from deep5.frameworks.pytorch.native import from_module as from_module
     from deep5.frameworks.pytorch.optimizers import AdaDeltaOptimizer as AdaDeltaOptimizer
     from deep5.frameworks.pytorch.optimizers import AdaGradOptimizer as AdaGradOptimizer
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from deep5.frameworks.pytorch.optimizers import NadamOptimizer as NadamOptimizer
     from deep5.frameworks.pytorch.optimizers import NesterovOptimizer as NesterovOptimizer
     from deep5.frameworks.pytorch.optimizers import RMSPropOptimizer as RMSPropOptimizer
+    from deep5.frameworks.pytorch.transformers_recorder import TransformersRecorder as TransformersRecorder
 
 _HOME = {
+    "TransformersRecorder": "transformers_recorder",
+    "LightningRecorder": "lightning_recorder",
     "PyTorch": "framework",
     "from_model": "framework",
     "from_module": "native",

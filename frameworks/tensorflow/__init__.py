@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.framework import TensorFlow as TensorFlow
     from deep5.frameworks.tensorflow.framework import from_model as from_model
+    from deep5.frameworks.tensorflow.keras_recorder import KerasRecorder as KerasRecorder
     from deep5.frameworks.tensorflow.native import from_keras as from_keras
     from deep5.frameworks.tensorflow.optimizers import AdaDeltaOptimizer as AdaDeltaOptimizer
     from deep5.frameworks.tensorflow.optimizers import AdaGradOptimizer as AdaGradOptimizer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.optimizers import RMSPropOptimizer as RMSPropOptimizer
 
 _HOME = {
+    "KerasRecorder": "keras_recorder",
     "TensorFlow": "framework",
     "from_model": "framework",
     "from_keras": "native",

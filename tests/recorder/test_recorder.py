@@ -21,10 +21,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_a_recorded_loop_leaves_a_result_that_the_audit_accepts(recorded: Result) -> None:
-    assert recorded and recorded.status == "success" and recorded.accepted
+    assert recorded
+    assert recorded.status == "success"
+    assert recorded.accepted
     assert recorded.document["recorded"]["loop"] == "hand-written"
     assert {"seeds", "data", "network"} <= set(recorded.document["recorded"]["unknown"])
-    assert not recorded.document["seeds"] and recorded.document["system"]["after"]["host"]
+    assert not recorded.document["seeds"]
+    assert recorded.document["system"]["after"]["host"]
     report = audit([recorded.folder])
     assert report, report.findings
     assert any("cannot know: seeds" in said for said in report.skipped)
@@ -38,7 +41,8 @@ def test_values_are_those_of_the_metrics_definitions(recorded: Result) -> None:
     assert sizes == [8, 8, 8, 5] * 3
     losses = [1 / (step + 1) for step in range(8, 12)]
     assert own["training_loss"].value == pytest.approx(np.average(losses, weights=[8, 8, 8, 5]))
-    assert own["test_accuracy"].value == 62.0 and own["test_loss"].value == 0.5
+    assert own["test_accuracy"].value == 62.0
+    assert own["test_loss"].value == 0.5
     # The first step of each size, 0 and 3, is not in the throughput; the first epoch is not in the latency.
     busy_s = sum(s.value for s in samples["time[epoch]"]) - steps[0] - steps[3]
     assert own["throughput"].value == pytest.approx((sum(sizes) - 8 - 5) / busy_s)
@@ -51,7 +55,8 @@ def test_values_are_those_of_the_metrics_definitions(recorded: Result) -> None:
 def test_regions_are_samples_and_a_breakdown(recorded: Result) -> None:
     samples = recorded.samples()
     assert [len(samples[f"time[{name}]"]) for name in ("forward", "backward")] == [12, 12]
-    assert len(samples["time[between steps: data]"]) == 12 and len(samples["time[evaluation: forward]"]) == 3
+    assert len(samples["time[between steps: data]"]) == 12
+    assert len(samples["time[evaluation: forward]"]) == 3
     assert min(s.value for s in samples["time[backward]"]) >= 5e-4
     parts = [line.split(",")[0] for line in (recorded.folder / "time_breakdown.csv").read_text().splitlines()[1:]]
     assert parts == [
@@ -104,9 +109,11 @@ def test_the_metrics_of_deep5_s_own_trainer_agree(tmp_path: Path) -> None:
 
 def test_goals_are_those_of_a_recipe(tmp_path: Path) -> None:
     result = loop(tmp_path, [(d5.TestAccuracy(), ">= 99 %"), ("epochs_to_accuracy", None)][:1])
-    assert not result and result.reasons == ("test_accuracy did not meet its goal",)
+    assert not result
+    assert result.reasons == ("test_accuracy did not meet its goal",)
     result = loop(tmp_path, [(d5.TimeToAccuracy(61), "< 60 s"), (d5.EpochsToAccuracy(61), None), (d5.Cost(2.0), None)])
-    assert result and result.metric("epochs_to_accuracy") == 2.0
+    assert result
+    assert result.metric("epochs_to_accuracy") == 2.0
     assert audit([result.folder])
 
 
@@ -137,13 +144,12 @@ def test_evaluations_within_an_epoch_are_not_in_the_throughput(tmp_path: Path) -
 
 
 def test_mean_losses_weigh_the_steps_since_the_last_one(tmp_path: Path) -> None:
-    with d5.record("means", {"training_loss": None}, out=tmp_path, quiet=True) as run:
-        with run.epoch():
-            for step in range(5):
-                with run.step(batch_size=2 + step):
-                    pass
-                if step in (1, 4):
-                    run.log(loss=step)
+    with d5.record("means", {"training_loss": None}, out=tmp_path, quiet=True) as run, run.epoch():
+        for step in range(5):
+            with run.step(batch_size=2 + step):
+                pass
+            if step in (1, 4):
+                run.log(loss=step)
     assert run.result.metric("training_loss") == (1 * (2 + 3) + 4 * (4 + 5 + 6)) / 20
     assert not run.result.document["warnings"]
     assert audit([run.folder]), audit([run.folder]).findings
@@ -201,7 +207,8 @@ def test_a_result_is_listed_reported_signed_and_exported(recorded: Result, tmp_p
     folder = str(recorded.folder)
     assert len(d5.results.load(folder)) == 1
     listed = deep5("results", str(recorded.folder.parent))
-    assert listed.status == 0 and "loop" in listed.out
+    assert listed.status == 0
+    assert "loop" in listed.out
     page = tmp_path / "report.html"
     assert deep5("report", folder, "-o", str(page)).status == 0
     assert "steps: forward" in page.read_text()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from deep5.audit.folders import audit
 from deep5.core.errors import OutputError, UsageError
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
-from recorded_loops import broken, busy, loop
+from recorded_loops import broken, busy
 
 Body = Callable[[Any], None]
 
@@ -131,8 +130,10 @@ def test_wrong_uses_are_refused_and_end_a_readable_result(body: Body, message: s
     run = d5.record("wrong", out=tmp_path, quiet=True)
     with pytest.raises(UsageError, match=message), run:
         body(run)
-    assert run.result.status == "failed" and run.result.reasons
-    assert not run.result and audit([run.folder]), audit([run.folder]).findings
+    assert run.result.status == "failed"
+    assert run.result.reasons
+    assert not run.result
+    assert audit([run.folder]), audit([run.folder]).findings
 
 
 def test_accuracies_are_percent(tmp_path: Path) -> None:
@@ -149,7 +150,8 @@ def test_accuracies_are_percent(tmp_path: Path) -> None:
     assert "got the accuracy 101.0" in broken(tmp_path, evaluate(101.0)).reasons[0]
     assert "got the accuracy nan" in broken(tmp_path, evaluate(float("nan"))).reasons[0]
     result = broken(tmp_path, evaluate(0.97), {"test_accuracy": 90})
-    assert result.accepted is False and "looks like fractions" in result.document["warnings"][0]
+    assert result.accepted is False
+    assert "looks like fractions" in result.document["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_goals_are_refused_before_the_loop(goals: Any, message: str, tmp_path: P
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 101, 3, "a\nb"])
 def test_names_are_refused(name: Any) -> None:
-    with pytest.raises(UsageError, match="got the name .*allowed: a printable string"):
+    with pytest.raises(UsageError, match=r"got the name .*allowed: a printable string"):
         d5.record(name)
 
 
@@ -178,21 +180,29 @@ def test_a_loop_without_steps_is_failed_and_said(tmp_path: Path, capsys: pytest.
     with d5.record("none", out=tmp_path) as run, run.epoch():
         pass
     assert run.result.status == "failed"
-    assert "the loop made no step" in capsys.readouterr().err and "run.step(batch_size=…)" in run.result.reasons[0]
+    assert "the loop made no step" in capsys.readouterr().err
+    assert "run.step(batch_size=…)" in run.result.reasons[0]
 
 
 def test_the_loops_own_errors_pass_and_samples_stay(tmp_path: Path) -> None:
     run = d5.record("error", out=tmp_path, quiet=True)
-    with pytest.raises(ZeroDivisionError), run, run.epoch():
-        for step in range(5):
-            with run.step(batch_size=2), run.region("forward"):
-                run.log(loss=1 / (3 - step))
-    assert run.result.status == "failed" and run.result.reasons == ("ZeroDivisionError: division by zero",)
+
+    def body() -> None:
+        with run, run.epoch():
+            for step in range(5):
+                with run.step(batch_size=2), run.region("forward"):
+                    run.log(loss=1 / (3 - step))
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    assert run.result.status == "failed"
+    assert run.result.reasons == ("ZeroDivisionError: division by zero",)
     assert len(run.result.samples()["time[step]"]) == 3
     assert audit([run.folder]), audit([run.folder]).findings
     with pytest.raises(KeyboardInterrupt), d5.record("stop", out=tmp_path, quiet=True) as run, run.epoch():
         raise KeyboardInterrupt
-    assert run.result.status == "aborted" and run.result.reasons == ("interrupted by the user",)
+    assert run.result.status == "aborted"
+    assert run.result.reasons == ("interrupted by the user",)
 
 
 def test_a_step_that_raises_is_not_a_sample(tmp_path: Path) -> None:
@@ -206,7 +216,8 @@ def test_a_step_that_raises_is_not_a_sample(tmp_path: Path) -> None:
             except MemoryError:
                 continue
     assert [s.value for s in run.result.samples()["training_loss"]] == [0, 2, 3]
-    assert run.result and audit([run.folder]), audit([run.folder]).findings
+    assert run.result
+    assert audit([run.folder]), audit([run.folder]).findings
 
 
 def test_a_loss_that_is_not_finite_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +228,8 @@ def test_a_loss_that_is_not_finite_is_reported(tmp_path: Path, capsys: pytest.Ca
                     run.log(loss=float("nan") if step else 1.0)
 
     result = broken(tmp_path, body, {"training_loss": "< 5"})
-    assert result.accepted is False and "the training loss is nan at step 1" in result.document["warnings"][0]
+    assert result.accepted is False
+    assert "the training loss is nan at step 1" in result.document["warnings"][0]
     assert "the training loss is nan" in capsys.readouterr().err
     assert audit([result.folder]), audit([result.folder]).findings
 
@@ -229,7 +241,8 @@ def test_goals_without_values_are_not_met_and_said(tmp_path: Path) -> None:
 
     goals = {"training_loss": "< 5", "test_accuracy": 1, "test_loss": None}
     result = broken(tmp_path, body, goals)
-    assert result.accepted is False and len(result.document["warnings"]) == 3
+    assert result.accepted is False
+    assert len(result.document["warnings"]) == 3
     assert "remedy: run.log(loss=loss) in each step" in result.document["warnings"][0]
     assert audit([result.folder]), audit([result.folder]).findings
 
@@ -250,11 +263,11 @@ def test_two_recorders_at_once_and_one_twice(tmp_path: Path) -> None:
     one, other = (d5.record(name, out=tmp_path, quiet=True) for name in ("one", "other"))
     with pytest.raises(UsageError, match="has no result yet"):
         _ = one.result
-    with pytest.raises(UsageError, match="'one' is not recording; .*remedy: with deep5.record"):
+    with pytest.raises(UsageError, match=r"'one' is not recording; .*remedy: with deep5\.record"):
         one.epoch()
-    with one, one.epoch(), one.step(batch_size=1):
-        with pytest.raises(UsageError, match="'other' begins while 'one' is open; allowed: one at a time"), other:
-            pass
+    at_once = pytest.raises(UsageError, match="'other' begins while 'one' is open; allowed: one at a time")
+    with one, one.epoch(), one.step(batch_size=1), at_once, other:
+        pass
     assert one.result
     with pytest.raises(UsageError, match="'one' was used before"), one:
         pass
@@ -268,8 +281,15 @@ def test_a_forked_worker_cannot_record(tmp_path: Path) -> None:
             with run.step(batch_size=1), run.region("forward"):
                 run.log(loss=step)
         messages = []
-        for use in (run.region("forward").__enter__, run.step(batch_size=1).__enter__, run.epoch().__enter__,
-                    lambda: run.log(loss=1), lambda: run.region("new").__enter__(), lambda: run.__exit__(None, None, None)):  # fmt: skip
+        uses: list[Callable[[], Any]] = [
+            run.region("forward").__enter__,
+            run.step(batch_size=1).__enter__,
+            run.epoch().__enter__,
+            lambda: run.log(loss=1),
+            lambda: run.region("new").__enter__(),
+            lambda: run.__exit__(None, None, None),
+        ]
+        for use in uses:
             read, write = os.pipe()
             if (child := os.fork()) == 0:
                 try:
@@ -287,7 +307,8 @@ def test_a_forked_worker_cannot_record(tmp_path: Path) -> None:
     for message in messages[:-1]:
         assert message.startswith(f"UsageError: the recorder belongs to process {os.getpid()}, and this is its child")
         assert "the data loader" in message
-    assert run.result and len(run.result.samples()["time[forward]"]) == 3
+    assert run.result
+    assert len(run.result.samples()["time[forward]"]) == 3
     assert audit([run.folder])
 
 
@@ -319,8 +340,10 @@ def test_a_killed_loop_leaves_its_samples(tmp_path: Path) -> None:
                 break
     (folder,) = tmp_path.iterdir()
     result = load(folder)
-    assert result.status == "aborted" and result.document["recorded"]
-    assert len(result.samples()["time[step]"]) >= 20 and result.samples()["time[forward]"]
+    assert result.status == "aborted"
+    assert result.document["recorded"]
+    assert len(result.samples()["time[step]"]) >= 20
+    assert result.samples()["time[forward]"]
     assert audit([folder]), audit([folder]).findings
 
 
@@ -355,25 +378,15 @@ def test_a_full_disk_loses_nothing(
     with pytest.raises(OutputError, match="No space left"):
         _ = run.result
     full = False
-    assert run.result.accepted and len(run.result.samples()["training_loss"]) == 9
+    assert run.result.accepted
+    assert len(run.result.samples()["training_loss"]) == 9
     assert audit([run.folder]), audit([run.folder]).findings
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_the_loop(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="--out|choose another folder"), d5.record("x", out=tmp_path / "file"):
+    with pytest.raises(OutputError, match="choose another folder"), d5.record("x", out=tmp_path / "file"):
         pass
     with d5.record("next", out=tmp_path, quiet=True) as run, run.epoch(), run.step(batch_size=1):
         busy(1e-4)
     assert run.result
-
-
-def test_a_doctored_recording_is_found(tmp_path: Path) -> None:
-    folder = loop(tmp_path).folder
-    path = folder / "samples.csv"
-    text = path.read_text()
-    path.write_text(text.replace("throughput,0,", "throughput,0,9", 1))
-    assert any(finding.rule == 8 and "throughputs" in finding.what for finding in audit([folder]).findings)
-    path.write_text(text)
-    assert audit([folder])
-    time.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -56,9 +57,6 @@ def loop(
 def broken(out: Path, body: Callable[[Any], None], goals: Any = None) -> Result:
     """The result of a loop whose body may raise; the error is dropped."""
     run = d5.record("broken", goals, out=out, quiet=True)
-    try:
-        with run:
-            body(run)
-    except Exception:
-        pass
+    with suppress(Exception), run:
+        body(run)
     return run.result
