@@ -1,0 +1,153 @@
+"""A hand-written PyTorch loop, with the recorder and without it, and one region.
+
+`python tests/benchmarks/recorder.py` runs both loops in turn in one process and prints their ratio; `make bench
+ONLY=recorder` compares each with that of another commit.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+from registry import register
+
+REGIONS, STEPS, BATCH, ROUNDS = 1000, 20, 64, 200
+
+
+@contextmanager
+def recording(folder: Path, goals: Any = None) -> Iterator[Any]:
+    """A recorder in an epoch."""
+    import deep5 as d5
+
+    with d5.record("benchmark", goals, out=folder, quiet=True) as run, run.epoch():
+        yield run
+
+
+def loops() -> tuple[Callable[[], object], Callable[[Any], object]]:
+    """An epoch of LeNet without the recorder, and with it; both train one network."""
+    import torch
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    batches = [(torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))) for _ in range(STEPS)]
+
+    def bare() -> None:
+        for x, y in batches:
+            optimizer.zero_grad()
+            cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+    def recorded(run: Any) -> None:
+        for x, y in batches:
+            with run.step(batch_size=BATCH):
+                with run.region("forward"):
+                    optimizer.zero_grad()
+                    loss = cross_entropy(net(x), y)
+                with run.region("backward"):
+                    loss.backward()
+                with run.region("update"):
+                    optimizer.step()
+                run.log(loss=loss)
+
+    return bare, recorded
+
+
+@register("recorder.region", group="regions", unit="region", per_call=REGIONS)
+def _region(folder: Path) -> Callable[[], object]:
+    manager = recording(folder)
+    run = manager.__enter__()
+    step = run.step(batch_size=1)
+    step.__enter__()
+
+    def regions() -> None:
+        for _ in range(REGIONS):
+            with run.region("forward"):
+                pass
+
+    regions.keep = manager  # type: ignore[attr-defined]  # or it would end the recording
+    return regions
+
+
+@register("recorder.bare_loop", group="recorder", unit="step", per_call=STEPS)
+def _bare(folder: Path) -> Callable[[], object]:
+    return loops()[0]
+
+
+@register("recorder.recorded_loop", group="recorder", unit="step", per_call=STEPS)
+def _recorded(folder: Path) -> Callable[[], object]:
+    manager = recording(folder)
+    run, own = manager.__enter__(), loops()[1]
+
+    def call() -> None:
+        own(run)
+
+    call.keep = manager  # type: ignore[attr-defined]
+    return call
+
+
+def ratio(folder: Path, rounds: int = ROUNDS) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of an epoch with the recorder, without it, and without it again, in turn and in random order.
+
+    The recorder's evaluating and saving is part of its time.
+    """
+    bare, recorded = loops()
+    times: dict[str, list[float]] = {"recorded": [], "bare": [], "again": []}
+    draw = random.Random(0)  # noqa: S311 - an order of measurements
+    with recording(folder, {"training_loss": None, "throughput": None, "wall_clock_time": None}) as run:
+        calls = {"recorded": lambda: recorded(run), "bare": bare, "again": bare}
+        for number in range(rounds + 3):
+            for name in draw.sample(list(calls), len(calls)):
+                begin = perf_counter()
+                calls[name]()
+                if number >= 3:
+                    times[name].append(perf_counter() - begin)
+    return times["recorded"], times["bare"], times["again"]
+
+
+def region_ns(folder: Path) -> list[float]:
+    """Nanoseconds per region of forty samples, the empty loop deducted."""
+    found = []
+    with recording(folder) as run, run.step(batch_size=1):
+        for _ in range(40):
+            begin = perf_counter_ns()
+            for _ in range(REGIONS):
+                with run.region("forward"):
+                    pass
+            middle = perf_counter_ns()
+            for _ in range(REGIONS):
+                pass
+            found.append((2 * middle - begin - perf_counter_ns()) / REGIONS)
+    return found
+
+
+def main() -> None:
+    """Print the cost of a region and the ratio of the loops."""
+    from deep5.measuring.samples import median_interval, ratio_interval
+
+    with tempfile.TemporaryDirectory() as folder:
+        region = region_ns(Path(folder))
+        ours, theirs, again = ratio(Path(folder))
+    ends = median_interval(region)
+    sys.stdout.write(f"region: {median(region):.0f} ns ({ends.low:.0f} to {ends.high:.0f})\n")
+    for name, own in (("recorded / bare", ours), ("bare / bare", again)):
+        ends = ratio_interval(own, theirs)
+        middle = median(one / other for one, other in zip(own, theirs, strict=True))
+        sys.stdout.write(f"{name}: {middle:.4f} ({ends.low:.4f} to {ends.high:.4f}), {len(own)} rounds\n")
+
+
+if __name__ == "__main__":
+    main()
