@@ -16,6 +16,7 @@ from deep5.audit.files import bytes_of, plain
 from deep5.audit.finding import Ledger
 from deep5.audit.order_statistics import median_ends
 from deep5.audit.recorded_events import check_recorded_events
+from deep5.core.plugins import registered
 from deep5.results.samples_file import SampleRow
 
 __all__ = ["check_recorded"]
@@ -26,6 +27,9 @@ _OWN = ("time[step]", "time[epoch]", "time[evaluation]")
 # Times of one clock are integers of nanoseconds, stored in seconds in float64; the breakdown has six digits.
 _TICK_S, _ROUNDING, _DIGITS = 1e-6, 1e-9, 1e-4
 _UNKNOWN = ("data", "split", "initial_weights", "init", "trained_weights", "batch_order", "network", "recipe_source")
+# What the recorder names as unknown: always, and if nothing shows it.
+_NAMED = ("seeds", "data", "order of the batches", "network", "initial weights", "optimizer", "element type")
+_MAY_BE_NAMED = (*_NAMED, "framework", "device", "number of threads")
 
 Rows = Sequence[SampleRow]
 Samples = Mapping[str, Rows]
@@ -89,13 +93,28 @@ def _check_unknown(ledger: Ledger, document: Mapping[str, Any]) -> None:
         not stated and not document["resumed"],
         f"a recorded loop states {', '.join(stated) or 'a resumption'}, which a recorder cannot know; allowed: nothing",
     )
+    own, numerics = document["framework"] or {}, document["numerics"] or {}
+    ledger.hold(
+        3,
+        not own or own["name"] in registered("frameworks"),
+        f"the framework is {own.get('name')!s:.40}; allowed: one that deep5 knows, or none",
+    )
+    ledger.hold(
+        2,
+        own.get("device") != "cpu" or (numerics.get("tf32"), numerics.get("deterministic")) == (False, True),
+        f"the loop ran on the host with {numerics!s:.80}; allowed: no TF32, and deterministic",
+    )
+    named = document["recorded"]["unknown"]
+    wrong = [name for name in _NAMED if name not in named] + [name for name in named if name not in _MAY_BE_NAMED]
+    ledger.hold(14, not wrong, f"what a recorder cannot know has {', '.join(map(str, wrong))[:100]} wrong")
     for name, known in (
         ("framework", document["framework"] is not None),
         ("device", (document["framework"] or {}).get("device") is not None),
         ("number of threads", (document["threads"] or {}).get("framework") is not None),
     ):
-        named = name in document["recorded"]["unknown"]
-        ledger.hold(14, known != named, f"the {name} is {'known and' if known else 'absent and not'} named as unknown")
+        ledger.hold(
+            14, known != (name in named), f"the {name} is {'known and' if known else 'absent and not'} named as unknown"
+        )
 
 
 def _steps(ledger: Ledger, samples: Samples) -> _Steps | None:

@@ -77,7 +77,8 @@ def check_run_fields(ledger: Ledger, document: Mapping[str, Any], samples: Sampl
 def _check_framework(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """The framework is the one that the recipe names, on its device; pools are those of the machine."""
     found, parts, threads = document["framework"], parts_of(document), document["threads"]
-    asked = (threads or {}).get("asked")
+    # The loop that was recorded set its own threads.
+    asked = (threads or {}).get("asked" if document.get("recorded") is None else "framework")
     check_pools(ledger, "the run", document, (threads or {}).get("pools"), asked)
     numerics = document["numerics"] or {}
     if parts.get("deterministic", True) is True and numerics.get("deterministic") is False:

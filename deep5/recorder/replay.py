@@ -118,8 +118,9 @@ class Replay:
     ) -> None:
         self._listeners: tuple[Event, ...] = (log, *observers, watch)
         # Only these read outputs; not every step has a loss.
-        self._of_losses = tuple(event for event in self._listeners if _reads_losses(event))
-        self._of_steps = tuple(event for event in self._listeners if not _reads_losses(event))
+        watching = [event for event in self._listeners if type(event).after_step is not Event.after_step]
+        self._of_losses = tuple(event for event in watching if _reads_losses(event))
+        self._of_steps = tuple(event for event in watching if not _reads_losses(event))
         self._series, self._measurement = series, measurement
         self.status = "running"
         self.step = self.batch = self.losses = 0

@@ -39,7 +39,7 @@ from doctored import (
     scaled,
     setting,
 )
-from honest_results import HONEST, LEVEL0, OLD_QUICK, OLD_RIGOROUS, QUICK, RECIPE, RIGOROUS, RUN, SET, STUDY
+from honest_results import HONEST, LEVEL0, OLD_QUICK, OLD_RIGOROUS, QUICK, RECIPE, RECORDED, RIGOROUS, RUN, SET, STUDY
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def given(tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
-@pytest.mark.parametrize("kind", [RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0])
+@pytest.mark.parametrize("kind", [RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0, RECORDED])
 @pytest.mark.parametrize("when", ["committed", pytest.param("made now", marks=pytest.mark.slow)])
 def test_honest_results_pass(
     when: str, kind: str, given: Callable[[str], Path], request: pytest.FixtureRequest

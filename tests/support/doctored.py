@@ -27,7 +27,7 @@ from deep5.measuring.environment import environment_hash
 from deep5.results.comparison_summary import results_of, standing, verdicts_of
 from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
-from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RIGOROUS, RUN, SET, STUDY
+from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RECORDED, RIGOROUS, RUN, SET, STUDY
 from unchecked import UNCHECKED
 
 Doctor = Callable[[Path], None]
@@ -800,6 +800,35 @@ def quiet_machine(document: Any) -> None:
     document["warnings"] = [said for said in document["warnings"] if "of its processors' time" not in said]
 
 
+def faster_loop(folder: Path) -> None:
+    """Report a recorded loop at half of all its times, with all that follows from them, except for the events."""
+    names = ("wall_clock_time", "step_latency")
+
+    def halved(line: dict[str, str]) -> dict[str, str]:
+        columns = [*(["value"] if line["unit"] in ("s", "ms") else []), *(["time_s"] if line["time_s"] else [])]
+        return {**line, **{column: repr(float(line[column]) / 2) for column in columns}}
+
+    cells(halved)(folder)
+    cells_of("throughput", 2.0)(folder)
+
+    def change(document: Any) -> None:
+        for key in ("first_call_s", "warm_up_s"):
+            document["measurement"][key] /= 2
+        for row in document["metrics"]:
+            if row["name"] in names:
+                row["value"] /= 2
+                if row["interval"] is not None:
+                    row["interval"] |= {end: row["interval"][end] / 2 for end in ("low", "high")}
+
+    result(change)(folder)
+    path = folder / "time_breakdown.csv"
+    lines = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(lines[0])
+        writer.writerows([part, f"{float(seconds) / 2:.6g}", *rest] for part, seconds, *rest in lines[1:])
+
+
 CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # The eight cases of the specification.
     ("a dropped run", STUDY, dropped_run, 11, "which are declared: dropped"),
@@ -1411,6 +1440,45 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("more calls of an operator", LEVEL0, operators(lambda r: r.update(calls=10**6)), 8, "allowed: no part longer"),
     ("an operator with more memory than there is", LEVEL0, operators(lambda r: r.update(memory_bytes=10**15)), 8,
      "and no more than there are"),
+    ("a loop at twice its speed, except for its events", RECORDED, faster_loop, 8, "by its events"),
+    ("a faster throughput of a loop", RECORDED, cells_of("throughput", 1.5), 8, "by steps and epochs"),
+    ("another throughput of a loop than its samples'", RECORDED, metric("throughput", value=1e9), 9,
+     "by steps and epochs"),
+    ("larger batches of a loop", RECORDED, in_series("batch_size", value="64.0"), 8, "by steps and epochs"),
+    ("shorter steps of a loop", RECORDED, in_series("time[step]", value="1e-05"), 8, "the regions of step 0 took"),
+    ("shorter epochs of a loop", RECORDED, in_series("time[epoch]", value="0.0001"), 8, "and its steps"),
+    ("longer evaluations of a loop", RECORDED, in_series("time[evaluation]", value="5.0"), 8, "by the wall-clock time"),
+    ("a longer region", RECORDED, in_series("time[forward]", value="1.0"), 8, "the regions of step 0 took 1"),
+    ("a longer region between steps", RECORDED, in_series("time[evaluation: forward]", value="1.0"), 8,
+     "the regions of the evaluation"),
+    ("a loop without its breakdown", RECORDED, lambda f: (f / "time_breakdown.csv").unlink(), 9, "there is no time_br"),
+    ("another breakdown of a loop", RECORDED, lambda f: (f / "time_breakdown.csv").write_text(
+     (f / "time_breakdown.csv").read_text().replace("steps: backward,", "steps: backward,1")), 9, "steps: backward in"),
+    ("a lower loss of a loop", RECORDED, metric("training_loss", value=0.01), 9, "the value of training_loss"),
+    ("a lower latency of a loop", RECORDED, metric("step_latency", value=0.01), 9, "the value of step_latency"),
+    ("another first step of a loop", RECORDED, setting("measurement", "warmups", to=0), 6, "the first steps of other"),
+    ("a step of a loop dropped", RECORDED, cells(lambda r: None if (r["metric"], r["index"]) == ("time[step]",
+     "3") else r),
+     8, "time[step]: samples are missing"),
+    ("invented seeds of a loop", RECORDED, setting("seeds", to={"run": 1}), 11, "the seeds of a recorded loop"),
+    ("invented data of a loop", RECORDED, setting("provenance", "data", to="ab12cd34ef56" * 5 + "abcd"), 14,
+     "has the parts of training and of a recorded loop"),
+    ("an optimizer of a loop", RECORDED, setting("components", to={"optimizer": {}}), 14,
+     "which a recorder cannot know"),
+    ("settings of a loop", RECORDED, setting("recipe", "mutable", to={"lr": 0.1}), 14,
+     "the mutable part of a recorded"),
+    ("a closed loop", RECORDED, setting("recipe", "division", to="closed"), 14, "the division of a recorded"),
+    ("nothing unknown of a loop", RECORDED, setting("recorded", "unknown", to=[]), 14, "cannot know has seeds"),
+    ("a loop as a run of deep5", RECORDED, result(lambda d: d.pop("recorded")), 14, "there is no network.onnx"),
+    ("a run of deep5 as a loop", RUN, setting("recorded", to={"loop": "hand-written", "unknown": []}), 14,
+     "has the parts of training and of a recorded loop"),
+    ("a loop of two ranks", RECORDED, setting("ranks", to=2), 14, "the number of ranks of a recorded loop"),
+    ("TF32 of a loop on the host", RECORDED, setting("numerics", "tf32", to=True), 2, "no TF32, and deterministic"),
+    ("another framework of a loop", RECORDED, setting("framework", "name", to="torch"), 3, "one that deep5 knows"),
+    ("another accuracy of a loop", RECORDED, in_series("test_accuracy", value="99.0"), 8,
+     "are not those of the events"),
+    ("an evaluation of a loop dropped from its events", RECORDED, no_event("eval_start"), 8,
+     "the events of the recording"),
     ("more processes of an operator", LEVEL0, operators(lambda r: r.update(processes=3)), 8, "by its series"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding."""
@@ -1428,7 +1496,7 @@ UNSEEN: list[tuple[str, str, Doctor, str]] = [
 
 _KINDS = {
     RUN: "run", SET: "runs", STUDY: "study", QUICK: "comparison, quick", RIGOROUS: "comparison, rigorous",
-    OLD_RIGOROUS: "comparison of the first scheme", LEVEL0: "operators",
+    OLD_RIGOROUS: "comparison of the first scheme", LEVEL0: "operators", RECORDED: "recorded loop",
 }  # fmt: skip
 _STATUS = {
     "failed": "the candidate fails, and has no verdict",

@@ -25,6 +25,7 @@ from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run.execute import execute
 from deep5.study.study import run_study
+from recorded_loops import loop
 
 RECIPE = """
 import deep5 as d5
@@ -52,6 +53,7 @@ MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": Fal
 METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
 """
 RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
+RECORDED = "recorded"
 # Comparisons under the first scheme, made by an earlier deep5.
 OLD_QUICK, OLD_RIGOROUS = "old_quick", "old_rigorous"
 HONEST = Path(__file__).parents[1] / "audit" / "honest"
@@ -99,6 +101,9 @@ def _make(out: Path, scratch: Path) -> None:
     (out / RIGOROUS).mkdir()
     many_rounds(out / QUICK, out / RIGOROUS)
     shutil.move(execute(load_recipe(product), out=scratch / "operators", quiet=True).folder, out / LEVEL0)
+    import torch
+
+    shutil.move(loop(scratch / "loops", number=torch.tensor).folder, out / RECORDED)
     path.unlink()
 
 
@@ -148,7 +153,7 @@ def many_rounds(one: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for made in (RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0):
+    for made in (RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0, RECORDED):
         shutil.rmtree(HONEST / made, ignore_errors=True)
     make(HONEST)
     for file in (*HONEST.glob("study/*.html"), *HONEST.glob("study/*.png"), HONEST / QUICK / "recipe.py"):

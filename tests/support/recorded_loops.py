@@ -30,12 +30,19 @@ def busy(seconds: float) -> None:
 
 
 def loop(
-    out: Path, goals: Any = GOALS, *, epochs: int = 3, sizes: tuple[int, ...] = (8, 8, 8, 5), name: str = "loop"
+    out: Path, goals: Any = GOALS, *, sizes: tuple[int, ...] = (8, 8, 8, 5), number: Callable[[float], Any] = float
 ) -> Result:
-    """A loop with regions, evaluations and a smaller last batch; the loss of step n is 1 / (n + 1)."""
-    with d5.record(name, goals, out=out, quiet=True) as run:
+    """A loop of three epochs with regions, evaluations and a smaller last batch; the loss of step n is 1 / (n + 1).
+
+    Args:
+        out: Parent of the result folder.
+        goals: Metrics and goals.
+        sizes: Batch sizes of an epoch.
+        number: Makes the array of a loss.
+    """
+    with d5.record("loop", goals, out=out, quiet=True) as run:
         step = 0
-        for epoch in range(epochs):
+        for epoch in range(3):
             with run.epoch():
                 for size in sizes:
                     with run.region("data"):
@@ -45,7 +52,7 @@ def loop(
                             busy(3e-4)
                         with run.region("backward"):
                             busy(5e-4)
-                        run.log(loss=1 / (step + 1))
+                        run.log(loss=number(1 / (step + 1)))
                     step += 1
                 with run.evaluation():
                     with run.region("forward"):

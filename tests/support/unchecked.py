@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from honest_results import LEVEL0, QUICK, RUN
+from honest_results import LEVEL0, QUICK, RECORDED, RUN
 
 __all__ = ["UNCHECKED"]
 
@@ -30,6 +30,20 @@ UNCHECKED: Mapping[tuple[str, str], Mapping[str, str]] = {
         "system.after.cpu.clock_mhz": _RANGE,
         "system.after.load_average.#": _RANGE,
         "system.after.memory_bytes.total": _MEMORY,
+    },
+    (RECORDED, "result.json"): {
+        "framework.version": "the build that follows the numbers of a version",
+        "measurement.scope": _WORDS,
+        "metrics.#.scope": _WORDS,
+        "recorded.loop": "free text",
+        "resources.cpu_time_s": _RANGE,
+        "resources.set_up_s": _RANGE,
+        "resources.wall_time_s": "dates are in seconds, so that a short run may have taken some seconds more",
+        "system.after.cpu.clock_mhz": _RANGE,
+        "system.after.load_average.#": _RANGE,
+        "system.after.memory_bytes.total": _MEMORY,
+        "threads.framework": "the loop sets its own threads",
+        "warnings.#": "words of a warning: its numbers are checked",
     },
     (QUICK, "comparison.json"): {
         "candidates.#.left_out.#": "free text, except for the parts that the proof must have",
