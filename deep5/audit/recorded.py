@@ -279,7 +279,7 @@ def _check_throughput(ledger: Ledger, value: float, own: Rows, epochs: Mapping[i
         total[0] += taken
         total[1] += busy
         rates.append(taken / busy)
-    count, busy = steady if steady[1] else warm
+    whole, busy_s = steady if steady[1] else warm
     # A difference of nanoseconds: the sums are rounded.
     ledger.hold(
         8,
@@ -289,8 +289,8 @@ def _check_throughput(ledger: Ledger, value: float, own: Rows, epochs: Mapping[i
     )
     ledger.hold(
         9,
-        math.isclose(value, count / busy, rel_tol=1e-6),
-        f"the value of throughput is {value:.9g}; by steps and epochs: {count / busy:.9g}",
+        math.isclose(value, whole / busy_s, rel_tol=1e-6),
+        f"the value of throughput is {value:.9g}; by steps and epochs: {whole / busy_s:.9g}",
     )
 
 

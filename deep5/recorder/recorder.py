@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from deep5.core.errors import Deep5Error, OutputError, UsageError, brief, described
+from deep5.recorder.buffers import NOWHERE
 from deep5.recorder.goals import recorded_experiment
 from deep5.recorder.spans import Epoch, Evaluation, Region, Step
-from deep5.recorder.state import NOWHERE, State
+from deep5.recorder.state import State
 from deep5.recorder.values import Values
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "record"]
 
 _HAND_WRITTEN = "hand-written"
+# Regions of one loop, whose buffers are allocated when a name is first used; letters of a name.
+_MOST_REGIONS, _MOST_LETTERS = 100, 100
 _open: Recorder | None = None
 
 
@@ -112,7 +115,7 @@ class Recorder:
         waits = any(observer.synchronous for observer in self._outcome.record.observers)
         self._state = State(self._outcome.replay, self._outcome.save, waits=waits)
         self._step, self._epoch, self._evaluation = Step(self._state), Epoch(self._state), Evaluation(self._state)
-        self._regions = self._state.regions
+        self._regions: dict[str, Region] = {}
         _watch_process()
         _open = self
         return self
@@ -193,7 +196,25 @@ class Recorder:
         try:
             return self._regions[name]
         except (KeyError, TypeError, AttributeError):
-            return self._recording()._state.new_region(name)  # type: ignore[union-attr]
+            return self._new_region(name)
+
+    def _new_region(self, name: object) -> Region:
+        state = self._recording()._state
+        assert state is not None  # noqa: S101 - for mypy
+        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MOST_LETTERS:
+            raise UsageError(f"got the region {brief(name)}; allowed: a name, such as 'forward'")
+        if "[" in name or "]" in name or name in ("step", "epoch", "evaluation"):
+            raise UsageError(
+                f"got the region {name!r}; allowed: a name without brackets, other than 'step', 'epoch', 'evaluation', "
+                "which have methods"
+            )
+        if len(self._regions) >= _MOST_REGIONS:
+            raise UsageError(
+                f"the region {name!r:.60} would be one of more than {_MOST_REGIONS}; allowed: a few names, used again "
+                "in every step"
+            )
+        state.regions[name] = self._regions[name] = region = Region(name, state, state.capacity)
+        return region
 
     def evaluation(self) -> Evaluation:
         """The evaluation of an epoch, for a `with` statement after the steps, in the epoch or after it."""

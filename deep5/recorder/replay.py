@@ -10,71 +10,16 @@ from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
 from deep5.core.metric import FirstCalls, Observer
 from deep5.core.tensors import to_numpy
+from deep5.recorder.epoch_times import EpochTimes
 from deep5.recorder.series import Series
 
 if TYPE_CHECKING:
-    from deep5.recorder.state import State
+    from deep5.recorder.buffers import Buffers
 
-__all__ = ["PLACES", "EpochTimes", "Replay"]
+__all__ = ["PLACES", "Replay"]
 
 PLACES = ("time[{}]", "time[between steps: {}]", "time[evaluation: {}]")
 """Labels of the samples of a region: in steps, between steps, in evaluations."""
-
-
-@dataclass
-class EpochTimes:
-    """The times of an epoch in nanoseconds on the run's clock.
-
-    Attributes:
-        begin_ns: Its begin.
-        end_ns: Its end, or that of an evaluation after it.
-        evaluated_ns: Total of its evaluations.
-        within_ns: Total of the evaluations before its end.
-        scores: Of its last evaluation: `loss`, and `accuracy` in percent.
-        scored_step: Steps done at the last evaluation.
-        scored_begin_ns: Begin of the last evaluation.
-        scored_end_ns: Its end.
-    """
-
-    begin_ns: int
-    end_ns: int = 0
-    evaluated_ns: int = 0
-    within_ns: int = 0
-    scores: dict[str, Any] = field(default_factory=dict)
-    scored_step: int = -1
-    scored_begin_ns: int = 0
-    scored_end_ns: int = 0
-    _own_end_ns: int = 0
-
-    def evaluated(self, begin_ns: int, end_ns: int, step: int, *, late: bool) -> None:
-        """Add an evaluation.
-
-        Args:
-            begin_ns: Its begin.
-            end_ns: Its end.
-            step: Steps done.
-            late: Whether the epoch had ended: then it ends with the evaluation.
-        """
-        self.evaluated_ns += end_ns - begin_ns
-        self.scored_begin_ns, self.scored_end_ns, self.scored_step = begin_ns, end_ns, step
-        if late:
-            self._own_end_ns = self._own_end_ns or self.end_ns
-            self.end_ns = end_ns
-        else:
-            self.within_ns += end_ns - begin_ns
-
-    def busy_ns(self, steps: int) -> int:
-        """Nanoseconds from the begin to the end of the steps, without evaluations.
-
-        Args:
-            steps: Steps done at the end of the epoch.
-        """
-        end = self._own_end_ns or self.end_ns
-        if self.scored_step == steps and not self._own_end_ns and self.within_ns:
-            # The last evaluation followed the last step: what comes after it is not training.
-            before = self.within_ns - (self.scored_end_ns - self.scored_begin_ns)
-            return self.scored_begin_ns - self.begin_ns - before
-        return end - self.begin_ns - self.within_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,17 +102,17 @@ class Replay:
         self._at(ns)
         self._call("before_epoch", self.epoch)
 
-    def drain(self, state: State) -> None:
+    def drain(self, buffers: Buffers) -> None:
         """Show the buffered steps to the metrics, and empty the buffers.
 
         Args:
-            state: Has the buffers.
+            buffers: Has the buffers.
         """
-        shift = (state.origin_ns or 0) + state.paused_ns
+        shift = (buffers.origin_ns or 0) + buffers.paused_ns
         means = iter(self._means)
         mean = next(means, None)
-        for slot in range(state.slot):
-            size, begin, end = state.sizes[slot], state.begins[slot] - shift, state.ends[slot] - shift
+        for slot in range(buffers.slot):
+            size, begin, end = buffers.sizes[slot], buffers.begins[slot] - shift, buffers.ends[slot] - shift
             self._unread += size
             info = StepInfo(self.step, self.epoch, size)
             self._series.add("batch_size", size, "samples", self.step, self.epoch)
@@ -176,8 +121,8 @@ class Replay:
             self.batch += 1
             for event in self._of_steps:
                 event.after_step(self, info, {}, begin, end)
-            if (loss := state.losses[slot]) is not None:
-                state.losses[slot] = None
+            if (loss := buffers.losses[slot]) is not None:
+                buffers.losses[slot] = None
                 self._show_loss(info._replace(batch_size=self._unread), loss, begin, end)
             self.step += 1
             self._last = begin, end
@@ -186,8 +131,8 @@ class Replay:
                 self._show_loss(StepInfo(step, epoch, self._unread), value, begin, end)
                 mean = next(means, None)
         self._means.clear()
-        self._drain_regions(state)
-        state.slot = 0
+        self._drain_regions(buffers)
+        buffers.slot = 0
 
     def _show_loss(self, info: StepInfo, loss: Any, begin: int, end: int) -> None:
         self._unread = 0
@@ -204,31 +149,31 @@ class Replay:
             self._measurement["warm_up_s"] += ns / 1e9
             self._measurement["warmups"] += 1
 
-    def _drain_regions(self, state: State) -> None:
-        first = self.step - state.slot
-        for region in state.regions.values():
+    def _drain_regions(self, buffers: Buffers) -> None:
+        first = self.step - buffers.slot
+        for region in buffers.regions.values():
             for label, own in zip(PLACES, region.ns, strict=True):
-                for slot in range(state.slot + 1):
+                for slot in range(buffers.slot + 1):
                     if own[slot]:
                         self._series.add(label.format(region.name), own[slot] / 1e9, "s", first + slot, self.epoch)
                         own[slot] = 0
 
-    def log_mean(self, value: Any, state: State) -> None:
+    def log_mean(self, value: Any, buffers: Buffers) -> None:
         """Add a mean loss of the steps since the last loss.
 
         Args:
             value: The loss.
-            state: Has the buffered steps.
+            buffers: Has the buffered steps.
 
         Raises:
             UsageError: There was no step since the last loss.
         """
-        last = state.steps - 1
-        logged = any(loss is not None for loss in state.losses[max(0, state.slot - 1) : state.slot])
-        if (self._means and self._means[-1][0] == last) or logged or (not state.slot and not self._unread):
+        last = self.step + buffers.slot - 1
+        logged = any(loss is not None for loss in buffers.losses[max(0, buffers.slot - 1) : buffers.slot])
+        if (self._means and self._means[-1][0] == last) or logged or (not buffers.slot and not self._unread):
             raise UsageError("a mean loss is logged without a step since the last loss; allowed: after such steps")
         self.mean_losses += 1
-        if state.slot:
+        if buffers.slot:
             self._means.append((last, self.epoch, value))
         else:
             self._show_loss(StepInfo(last, self.epoch, self._unread), value, *self._last)

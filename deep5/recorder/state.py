@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deep5.core.errors import UsageError, brief
-from deep5.recorder.spans import Region, Step
+from deep5.core.errors import UsageError
+from deep5.recorder.buffers import BETWEEN, EVALUATION, NOWHERE, STEP, Buffers, Part
 
 if TYPE_CHECKING:
-    from deep5.recorder.replay import EpochTimes, Replay
+    from deep5.recorder.epoch_times import EpochTimes
+    from deep5.recorder.replay import Replay
 
-__all__ = ["BETWEEN", "EVALUATION", "NOWHERE", "STEP", "State"]
-
-NOWHERE, STEP, BETWEEN, EVALUATION = -1, 0, 1, 2
-"""Where a loop is: outside of epochs, in a step, between two steps of an epoch, in an evaluation."""
+__all__ = ["State"]
 
 _WHERE = {NOWHERE: "outside of an epoch", STEP: "in a step", BETWEEN: "in an epoch", EVALUATION: "in an evaluation"}
-_CAPACITY = 4096
-# Regions of one loop; their buffers are allocated when a name is first used.
-_MOST_REGIONS = 100
 _NO_NS = 1 << 62
 
 
-class State:
+class _Elsewhere:
+    """The open region in a forked child, so that nothing else can begin."""
+
+    name, ns = "", ()
+
+
+class State(Buffers):
     """The position in the loop, and the buffered steps.
 
     Times are of `time.perf_counter_ns`. The run's clock starts at the first epoch and stands still while the recorder
@@ -40,17 +40,12 @@ class State:
 
     def __init__(self, replay: Replay, save: Callable[[], int], *, waits: bool) -> None:
         self._replay, self._save, self.waits = replay, save, waits
-        self.capacity = _CAPACITY
-        self.begins, self.ends, self.sizes = (array("q", bytes(8 * _CAPACITY)) for _ in range(3))
-        self.losses: list[Any] = [None] * _CAPACITY
-        self.slot, self.place, self.due_ns = 0, NOWHERE, _NO_NS
-        self.step: Step | None = None
-        self.region: Region | None = None
-        self.regions: dict[str, Region] = {}
+        super().__init__()
+        self.place, self.due_ns = NOWHERE, _NO_NS
+        self.step: object = None
+        self.region: Part | None = None
         self.last: Callable[[], None] | None = None
         self.always: Callable[[], None] | None = None
-        self.origin_ns: int | None = None
-        self.paused_ns = 0
         self._pid, self._ended, self._back, self._span_ns = os.getpid(), False, NOWHERE, 0
 
     # Time -----------------------------------------------------------------------------------------------------------
@@ -179,27 +174,6 @@ class State:
         if self.place != EVALUATION and epoch.scored_step != self.steps:
             epoch.evaluated(self.now(), self.now(), self.steps, late=self._ended)
 
-    def new_region(self, name: object) -> Region:
-        """Make a region when its name is first used.
-
-        Raises:
-            UsageError: The name is not a name, or there are too many regions.
-        """
-        if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MOST_REGIONS:
-            raise UsageError(f"got the region {brief(name)}; allowed: a name, such as 'forward'")
-        if "[" in name or "]" in name or name in ("step", "epoch", "evaluation"):
-            raise UsageError(
-                f"got the region {name!r}; allowed: a name without brackets, other than 'step', 'epoch', 'evaluation', "
-                "which have methods"
-            )
-        if len(self.regions) >= _MOST_REGIONS:
-            raise UsageError(
-                f"the region {name!r:.60} would be one of more than {_MOST_REGIONS}; allowed: a few names, used again "
-                "in every step"
-            )
-        self.regions[name] = region = Region(name, self, self.capacity)
-        return region
-
     def forget_step(self) -> None:
         """Drop what the open step recorded: an exception ended it."""
         self.losses[self.slot] = None
@@ -227,9 +201,9 @@ class State:
 
     def leave(self) -> None:
         """Make every use in a forked child an error; costs nothing in the recorder's own process."""
-        self.place, self.region = NOWHERE, Region("", self, 0)
+        self.place, self.region = NOWHERE, _Elsewhere()
 
-    def refuse_region(self, region: Region) -> NoReturn:
+    def refuse_region(self, region: Part) -> NoReturn:
         """Explain why a region cannot begin."""
         self.check_process()
         if self.region is not None:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 __all__ = ["LightningRecorder"]
 
 
-class LightningRecorder(Callback):  # type: ignore[misc]  # Lightning is not type-checked
+class LightningRecorder(Callback):
     """Records `Trainer.fit`: `Trainer(callbacks=[LightningRecorder("my_net", goals={"throughput": ">= 1000"})])`.
 
     A step is the processing of a batch: from `on_train_batch_start` to `on_train_batch_end`. An evaluation is a

@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 __all__ = ["TransformersRecorder"]
 
 
-class TransformersRecorder(TrainerCallback):  # type: ignore[misc]  # transformers is not type-checked
+class TransformersRecorder(TrainerCallback):
     """Records `Trainer.train`: `Trainer(…, callbacks=[TransformersRecorder("my_net", goals={"throughput": None})])`.
 
     A step is an update: it may accumulate the gradients of several batches. The training loss is that of
