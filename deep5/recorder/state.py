@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +24,9 @@ _NO_NS = 1 << 62
 class _Elsewhere:
     """The open region in a forked child, so that nothing else can begin."""
 
-    name, ns = "", ()
+    def __init__(self) -> None:
+        self.name: str = ""
+        self.ns: tuple[array[int], ...] = ()
 
 
 class State(Buffers):
