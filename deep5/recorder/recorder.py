@@ -46,7 +46,9 @@ def record(name: str, goals: Any = None, *, out: str | Path = "results", quiet: 
     Raises:
         UsageError: The name cannot name a result, or a metric is unknown or cannot be recorded.
 
-    >>> with record("example", out=getfixture("tmp_path"), quiet=True) as run:
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with record("example", out=folder.name, quiet=True) as run:
     ...     with run.epoch():
     ...         for batch in range(3):
     ...             with run.step(batch_size=8):
@@ -55,6 +57,7 @@ def record(name: str, goals: Any = None, *, out: str | Path = "results", quiet: 
     ...             run.log(accuracy=75.0)
     >>> run.result.status, round(run.result.metric("training_loss"), 3)
     ('success', 0.611)
+    >>> folder.cleanup()
     """
     return Recorder(name, goals, out=out, quiet=quiet)
 
