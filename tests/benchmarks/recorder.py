@@ -48,7 +48,8 @@ def loops() -> tuple[Callable[[], object], Callable[[Any], object]]:
     def bare() -> None:
         for x, y in batches:
             optimizer.zero_grad()
-            cross_entropy(net(x), y).backward()
+            loss = cross_entropy(net(x), y)
+            loss.backward()
             optimizer.step()
 
     def recorded(run: Any) -> None:
