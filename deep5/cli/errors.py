@@ -63,6 +63,10 @@ def reported(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_status
     if isinstance(error, KeyboardInterrupt):
         return str(error) or "interrupted", 130
+    if isinstance(error, click.NoSuchOption):
+        from deep5.cli.unknown_option import unknown_option
+
+        return unknown_option(error), 2
     if isinstance(error, click.ClickException):
         return error.format_message(), 2
     if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import click
 
 from deep5.cli.errors import errors
-from deep5.core.errors import UnknownName
+from deep5.core.errors import UnknownName, suggestion
 
 __all__ = ["CommandGroup", "DefaultGroup"]
 
@@ -63,5 +63,15 @@ class DefaultGroup(CommandGroup):
     ) -> click.Context:
         """The context of the named command, or of the default one."""
         if not args or args[0] not in (*self.commands, *self.late, "-h", "--help"):
-            return self.commands[self._default].make_context(info_name, args, parent, **extra)
+            given = list(args)  # click empties the list
+            try:
+                return self.commands[self._default].make_context(info_name, args, parent, **extra)
+            except click.UsageError as error:
+                error.message += _command_tail(given, [*self.commands, *self.late])
+                raise
         return super().make_context(info_name, args, parent, **extra)
+
+
+def _command_tail(given: Sequence[str], commands: Sequence[str]) -> str:
+    """For an argument too many, the command that the first one probably names: `check optimiser rules.py:Own`."""
+    return suggestion(given[0], commands) if len(given) > 1 and not given[1].startswith("-") else ""

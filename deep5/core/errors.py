@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+
+from deep5.core.synonyms import nearest
 
 __all__ = [
     "CheckpointError",
@@ -191,13 +192,12 @@ def _shortened(message: str) -> str:
 
 
 def suggestion(got: str, allowed: Iterable[str]) -> str:
-    """The tail '; did you mean …?' with the closest allowed name, preferably one differing only in case, or an empty
-    string.
+    """The tail '; did you mean …?' with the allowed name that was probably meant, or an empty string.
+
+    A name that differs only in case is preferred to a synonym (`core/synonyms.py`), and that to a similar spelling.
     """
-    names = list(allowed)
-    alike = [name for name in names if name.casefold() == str(got).casefold()]
-    close = difflib.get_close_matches(str(got), alike or names, n=1, cutoff=0.0 if alike else 0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    name = nearest(got, allowed)
+    return f"; did you mean {name!r}?" if name else ""
 
 
 def brief(value: object) -> str:

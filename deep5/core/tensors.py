@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.core.errors import ShapeError, Unsupported, UsageError
+from deep5.core.errors import ShapeError, Unsupported, UsageError, suggestion
 
 __all__ = [
     "NAMESPACES",
@@ -134,7 +134,8 @@ def device(text: str | Device) -> Device:
         return text
     match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", str(text))
     if match is None:
-        raise UsageError(f"unknown device {text!r}; allowed: cpu, cuda, cuda:N")
+        near = suggestion(str(text).partition(":")[0], ("cpu", "cuda"))
+        raise UsageError(f"unknown device {text!r}; allowed: cpu, cuda, cuda:N{near}")
     return Device(kind=match[1].partition(":")[0], index=int(match[2] or 0))
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deep5.core.errors import RecipeError, brief, suggestion
+from deep5.core.errors import RecipeError, brief
+from deep5.core.plugins import KINDS
 from deep5.recipe import faults
+from deep5.recipe.meant import meant_key
 
 __all__ = [
     "CODE",
@@ -22,6 +24,7 @@ __all__ = [
     "allowed_keys",
     "base",
     "check_parts",
+    "component_kinds",
     "kind_of",
 ]
 
@@ -236,9 +239,10 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
     for what, part in (("FIXED", fixed), ("MUTABLE", mutable)):
         for key, value in part.items():
             if key not in allowed:
+                meant = meant_key(key, allowed, component_kinds(keys), {**fixed, **mutable})
                 raise RecipeError(
                     f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join(keys)}, each component with "
-                    f"_args and _kwargs{suggestion(key, allowed)}"
+                    f"_args and _kwargs{_asked(meant, value)}"
                 )
             fault = _fault(key, keys.get(key), value)
             if fault is not None:
@@ -260,6 +264,19 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
     if (wrong := kind.fault(both)) is not None:
         key, fault = wrong
         raise RecipeError(f"{where(key)}{fault}")
+
+
+def component_kinds(keys: Mapping[str, Key]) -> dict[str, str]:
+    """The kind of component by key, for the keys that name one."""
+    return {key: about.kind for key, about in keys.items() if about.kind in KINDS}
+
+
+def _asked(meant: tuple[str, str] | None, value: Any) -> str:
+    """The tail of a message that suggests a key as it is written in a recipe."""
+    if meant is None:
+        return ""
+    key, argument = meant
+    return f"; did you mean {key!r}?" if not argument else f"; did you mean {key!r}: {{{argument!r}: {brief(value)}}}?"
 
 
 def _fault(key: str, about: Key | None, value: Any) -> str | None:

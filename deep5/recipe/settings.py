@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deep5.core.canonical import copied
-from deep5.core.errors import UsageError, suggestion
-from deep5.recipe.keys import allowed_keys, base, kind_of
+from deep5.core.errors import UsageError
+from deep5.recipe.keys import allowed_keys, base, component_kinds, kind_of
+from deep5.recipe.meant import argument_of, meant_key
 
 __all__ = ["changed_by_settings", "changed_by_size", "changes_the_goal", "parse_setting"]
 
@@ -133,7 +134,22 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
         )
     if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and entry)):
         meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
-        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant or suggestion(name, settable)}")
+        meant = meant or _suggested(name, entry, settable, {**fixed, **mutable})
+        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant}")
+
+
+def _suggested(name: str, entry: str, settable: Sequence[str], parts: Mapping[str, Any]) -> str:
+    """The tail of a message with the setting that was probably meant, as it is written for --set."""
+    kinds = component_kinds(kind_of(parts).keys)
+    owner = argument_of(name, kinds, parts)
+    if owner is not None and owner[0] not in settable:
+        return f"; {owner[1]!r} is an argument of {base(owner[0])!r}, which the recipe fixes"
+    free = {key: kind for key, kind in kinds.items() if f"{key}_kwargs" in settable}
+    found = meant_key(name, settable, free, parts)
+    if found is None:
+        return ""
+    key, argument = found
+    return f"; did you mean {'.'.join(filter(None, (key, argument or entry)))!r}?"
 
 
 def _is_fixed(fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> bool:

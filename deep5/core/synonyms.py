@@ -1,0 +1,112 @@
+"""Words that users of other tools type, with the names in deep5 that messages suggest for them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["SYNONYMS", "nearest"]
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    # Frameworks
+    "torch": ("pytorch",),
+    "pt": ("pytorch",),
+    "inductor": ("pytorch",),
+    "tf": ("tensorflow",),
+    "keras": ("tensorflow",),
+    "flax": ("jax",),
+    "ort": ("onnxruntime",),
+    "onnx": ("onnxruntime",),
+    "ov": ("openvino",),
+    "numpy": ("reference",),
+    "np": ("reference",),
+    # Devices
+    "gpu": ("cuda",),
+    "nvidia": ("cuda",),
+    "host": ("cpu",),
+    # Commands
+    "train": ("run",),
+    "execute": ("run",),
+    "start": ("run",),
+    "validate": ("check",),
+    "verify": ("check",),
+    "lint": ("check",),
+    "test": ("evaluate", "check"),
+    "plot": ("report",),
+    "diff": ("compare",),
+    "versus": ("compare",),
+    "ls": ("list", "results"),
+    "describe": ("show",),
+    "inspect": ("show",),
+    "version": ("info",),
+    "doctor": ("info",),
+    "infer": ("predict",),
+    "trace": ("profile",),
+    "sweep": ("study",),
+    "rm": ("clean",),
+    # Keys of recipes, and arguments of components
+    "backend": ("framework",),
+    "network": ("model",),
+    "net": ("model",),
+    "data": ("dataset",),
+    "bs": ("batch_size",),
+    "minibatch_size": ("batch_size",),
+    "num_epochs": ("epochs",),
+    "n_epochs": ("epochs",),
+    "callbacks": ("events",),
+    "metrics": ("events",),
+    "scheduler": ("schedules",),
+    "lr_scheduler": ("schedules",),
+    "weights": ("init",),
+    "checkpoint": ("init",),
+    "pretrained": ("init",),
+    "num_threads": ("threads",),
+    "workers": ("prefetch",),
+    "num_workers": ("prefetch",),
+    "dtype": ("precision",),
+    "amp": ("precision",),
+    "world_size": ("ranks",),
+    "nprocs": ("ranks",),
+    "grad_clip": ("clip_norm",),
+    "max_grad_norm": ("clip_norm",),
+    "gradient_accumulation_steps": ("accumulate",),
+    "augmentation": ("train_transforms",),
+    "transforms": ("train_transforms",),
+    "transformations": ("train_transforms",),
+    "learning_rate": ("lr",),
+    "eps": ("epsilon",),
+    # Components
+    "gd": ("sgd",),
+    "nag": ("nesterov",),
+    "shuffled": ("shuffle",),
+    "sequential": ("ordered",),
+    "ddp": ("all_reduce",),
+    "acc": ("accuracy", "test_accuracy"),
+    "latency": ("step_latency",),
+}
+"""A word in lower case to names, the most likely one first; messages suggest only a name that is allowed there."""
+
+
+def nearest(got: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that was probably meant, or None.
+
+    The order of preference: the same letters in another case, a synonym, a similar spelling of a name or of a synonym.
+
+    >>> nearest("torch", ["jax", "pytorch"]), nearest("trian", ["check", "run"]), nearest("x", ["run"])
+    ('pytorch', 'run', None)
+    """
+    names, word = list(allowed), str(got)
+    alike = [name for name in names if name.casefold() == word.casefold()]
+    if alike:
+        return difflib.get_close_matches(word, alike, n=1, cutoff=0.0)[0]
+    known = set(names)
+    meant = {other: name for other, targets in SYNONYMS.items() if (name := _first(targets, known)) is not None}
+    if (name := meant.get(word.casefold().replace("-", "_"))) is not None:
+        return name
+    # Names come first: of two equally similar ones, a name is the better answer.
+    close = difflib.get_close_matches(word, [*names, *(other for other in meant if len(other) > 3)], n=1, cutoff=0.6)
+    return None if not close else close[0] if close[0] in known else meant[close[0]]
+
+
+def _first(targets: Iterable[str], known: set[str]) -> str | None:
+    return next((name for name in targets if name in known), None)

@@ -1,0 +1,81 @@
+"""What an unknown key of a recipe probably means: another key, or an argument of one of the recipe's components."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from deep5.core.errors import Deep5Error
+from deep5.core.plugins import load
+from deep5.core.synonyms import SYNONYMS, nearest
+
+__all__ = ["argument_of", "meant_key"]
+
+# Arguments of an optimizer that cannot be inspected without running the user's file.
+_USUAL = ("lr",)
+
+
+def meant_key(
+    key: str, allowed: Iterable[str], kinds: Mapping[str, str], parts: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """The allowed key that was probably meant, and the argument in its `_kwargs` or ''; None if nothing is similar.
+
+    Deep500's `model_kwarg` and `optimizer_arg` mean the key with an s.
+
+    Args:
+        key: The unknown key.
+        allowed: The allowed keys.
+        kinds: The kind of component (a key of `KINDS`) by key, for the keys that name one.
+        parts: The recipe's values by key.
+    """
+    names = list(allowed)
+    if key.endswith(("_kwarg", "_arg")) and f"{key}s" in names:
+        return f"{key}s", ""
+    if (found := argument_of(key, kinds, parts)) is not None:
+        return found
+    if (name := nearest(key, names)) is not None:
+        return name, ""
+    for component, arguments in _arguments(kinds, parts):
+        if (argument := nearest(key, arguments)) is not None:
+            return f"{component}_kwargs", argument
+    return None
+
+
+def argument_of(key: str, kinds: Mapping[str, str], parts: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The `_kwargs` of the component that takes an argument of this name, and the argument's name; None if none does.
+
+    Args:
+        key: The name, or a synonym such as `learning_rate`.
+        kinds: As for `meant_key`.
+        parts: As for `meant_key`.
+    """
+    for component, arguments in _arguments(kinds, parts):
+        for name in (key, *SYNONYMS.get(key.casefold(), ())):
+            if name in arguments:
+                return f"{component}_kwargs", name
+    return None
+
+
+def _arguments(kinds: Mapping[str, str], parts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """The names of the arguments of each of the recipe's components, the optimizer's first."""
+    for key in sorted(kinds, key=lambda name: name != "optimizer"):
+        if (arguments := _parameters(key, kinds[key], parts.get(key))) is not None:
+            yield key, arguments
+
+
+def _parameters(key: str, kind: str, value: Any) -> list[str] | None:
+    if isinstance(value, str):
+        if ".py:" in value:
+            return list(_USUAL) if key == "optimizer" else None
+        try:
+            value = load(kind, value.removeprefix("native:"))
+        except Deep5Error:
+            return None
+    if not callable(value):
+        return None
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]

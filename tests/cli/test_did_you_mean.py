@@ -1,0 +1,95 @@
+"""Messages suggest what was probably meant: commands, options, keys, frameworks, devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command import Command
+from deep5.core.errors import suggestion
+from deep5.core.synonyms import SYNONYMS, nearest
+
+RECIPE = """\
+FIXED = {"model": "lenet", "dataset": "digits", "epochs": 1}
+MUTABLE = {"batch_size": 64, "framework": "reference", "optimizer": "adam"%s}
+METRICS = [("test_accuracy", None)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("trian", "digits_lenet"), "'run'"),
+        (("train",), "'run'"),
+        (("comapre",), "'compare'"),
+        (("benchmark",), "'bench'"),
+        (("bench", "operatr"), "'operator'"),
+        (("check", "optimiser", "rules.py:Own"), "'optimizer'"),
+        (("run", "digits_lenet", "--set", "lr=0.1"), "'optimizer_kwargs.lr'"),
+        (("run", "digits_lenet", "--set", "learning_rate=0.1"), "'optimizer_kwargs.lr'"),
+        (("run", "digits_lenet", "--set", "bteta1=0.1"), "'optimizer_kwargs.beta1'"),
+        (("run", "digits_lenet", "--set", "optimizer_kwarg.lr=1"), "'optimizer_kwargs.lr'"),
+        (("run", "digits_lenet", "--set", "batchsize=3"), "'batch_size'"),
+        (("run", "digits_lenet", "--framework", "torch"), "'pytorch'"),
+        (("run", "digits_lenet", "--framework", "tf"), "'tensorflow'"),
+        (("run", "digits_lenet", "--framework", "ort"), "'onnxruntime'"),
+        (("run", "digits_lenet", "--framework", "numpy"), "'reference'"),
+        (("compare", "digits_lenet", "--frameworks", "torch,jax"), "'pytorch'"),
+        (("run", "digits_lenet", "--device", "gpu"), "'cuda'"),
+        (("run", "digits_lenet", "--device", "gpu:1"), "'cuda'"),
+        (("run", "digits_lenet", "--sed", "3"), "'--seed'"),
+        (("run", "digits_lenet", "--lr", "0.1"), "'--set optimizer_kwargs.lr=…'"),
+        (("run", "digits_lenet", "--batch-size=32"), "'--set batch_size=…'"),
+        (("run", "digits_lenet", "--gpu"), "'--device cuda'"),
+        (("compare", "digits_lenet", "--framework", "jax"), "'--frameworks'"),
+        (("audit", "results", "--jsn"), "'--json'"),
+    ],
+)
+def test_command_line(deep5: Command, arguments: tuple[str, ...], meant: str) -> None:
+    answer = deep5(*arguments)
+
+    assert answer.status == 2
+    assert f"did you mean {meant}?" in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("extra", "meant"),
+    [
+        (', "lr": 0.1', "'optimizer_kwargs': {'lr': 0.1}"),
+        (', "model_kwarg": {"classes": 10}', "'model_kwargs'"),
+        (', "optimizer_arg": (0.1,)', "'optimizer_args'"),
+        (', "backend": "jax"', "'framework'"),
+    ],
+)
+def test_key_of_a_recipe(deep5: Command, tmp_path: Path, extra: str, meant: str) -> None:
+    Path(tmp_path, "own.py").write_text(RECIPE % extra)
+
+    answer = deep5("check", "own.py")
+
+    assert answer.status == 2
+    assert "own.py:2: unknown key" in answer.err
+    assert f"did you mean {meant}?" in answer.err
+
+
+def test_an_argument_of_what_the_recipe_fixes_is_not_suggested(deep5: Command) -> None:
+    answer = deep5("run", "digits_lenet", "--set", "classes=3")
+
+    assert answer.status == 2
+    assert "'classes' is an argument of 'model', which the recipe fixes" in answer.err
+    assert "did you mean" not in answer.err
+
+
+def test_a_name_in_another_case_is_preferred_to_a_synonym() -> None:
+    assert nearest("Torch", ["pytorch", "torch"]) == "torch"
+    assert nearest("NumPy", ["numpy", "reference"]) == "numpy"
+
+
+def test_synonyms_apply_only_where_their_target_is_allowed() -> None:
+    assert suggestion("gpu", ["alpha", "beta"]) == ""
+    assert suggestion("gpu", ["cpu", "cuda"]) == "; did you mean 'cuda'?"
+
+
+def test_synonyms_are_in_lower_case_and_lead_elsewhere() -> None:
+    assert all(word == word.casefold() and word not in names for word, names in SYNONYMS.items())
