@@ -15,6 +15,7 @@ from deep5.audit.sets import Together
 from deep5.audit.studies import audit_study
 from deep5.core.errors import UsageError
 from deep5.core.files import is_folder
+from deep5.core.progress import Steps, Tell, unreported
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
 from deep5.results.store import survey
 
@@ -53,11 +54,12 @@ class Report:
         }
 
 
-def audit(folders: Iterable[str | Path]) -> Report:
+def audit(folders: Iterable[str | Path], *, tell: Tell = unreported) -> Report:
     """Check results against the rules of measurement, offline; nothing in them is executed.
 
     Args:
         folders: Folders of runs, comparisons or studies; or folders that contain such folders.
+        tell: Called with a `ProgressLine` before each folder.
 
     Raises:
         UsageError: A folder does not exist, or contains no results.
@@ -72,10 +74,14 @@ def audit(folders: Iterable[str | Path]) -> Report:
 
     # Absurd numbers become findings, not arithmetic warnings.
     with np.errstate(all="ignore"):
-        for path in dict.fromkeys(given):
+        paths = list(dict.fromkeys(given))
+        steps = Steps(len(paths), tell)
+        for path in paths:
+            steps.say(f"audit: {path.name}")
             ledger = Ledger(str(path))
             ledgers.append(ledger)
             _audit(path, ledger, ledgers, together)
+            steps.advance()
     skipped: Counter[str] = Counter()
     for ledger in (*ledgers, last):
         skipped += ledger.skipped

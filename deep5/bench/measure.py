@@ -19,6 +19,7 @@ from deep5.bench.plan import Plan, Workload, framework_of, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
 from deep5.core.errors import Deep5Error, MissingDependency, RunFailed, UsageError
 from deep5.core.plugins import framework, uninterrupted
+from deep5.core.progress import Steps, Tell, unreported
 from deep5.core.python_child import ask, keep
 from deep5.core.seeds import derive_seed, generator
 from deep5.measuring import loops as timing
@@ -38,8 +39,12 @@ _BESIDE = 0.3
 _TIMEOUT_S = 3600
 
 
-def measure(plan: Plan) -> list[dict[str, Any]]:
+def measure(plan: Plan, *, tell: Tell = unreported) -> list[dict[str, Any]]:
     """Measure a plan in this process, or in fresh ones in the rigorous mode or for an operator of a file.
+
+    Args:
+        plan: The plan.
+        tell: Called with a `ProgressLine` before each process, and in this process before each workload, off the clock.
 
     Returns:
         The results of `measure_here`, one per process.
@@ -58,11 +63,15 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
         if not names_file(name):
             _check_framework(name)
     if plan.mode == "rigorous":
-        found = [_in_fresh_process(plan, number) for number in range(plan.processes)]
+        found, steps = [], Steps(plan.processes, tell)
+        for number in range(plan.processes):
+            steps.say("timing: processes")
+            found.append(_in_fresh_process(plan, number))
+            steps.advance()
     elif of_files:
         found = [_in_fresh_process(plan, 0)]
     else:
-        found = [measure_here(plan)]
+        found = [measure_here(plan, tell=tell)]
     if not any(raw["series"] for raw in found):
         reasons = [entry["reason"] for raw in found for entry in raw["left_out"]] or ["no workload"]
         raise RunFailed(f"no candidate could be timed; the first reason: {reasons[0]}")
@@ -97,17 +106,16 @@ def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
     return raw
 
 
-def _unreported(doing: str) -> None:
-    """Discard progress messages."""
-
-
-def measure_here(plan: Plan, process: int = 0, report: Callable[[str], object] = _unreported) -> dict[str, Any]:
+def measure_here(
+    plan: Plan, process: int = 0, report: Callable[[str], object] = unreported, *, tell: Tell = unreported
+) -> dict[str, Any]:
     """Measure a plan in this process, and the machine's peaks before and after.
 
     Args:
         plan: The plan.
         process: Its number, for the record and the order.
         report: Called before each step that may crash, with words that follow "in".
+        tell: Called with a `ProgressLine` before each workload, off the clock.
 
     Returns:
         The result of `measure_series`; `roofline`, and `peaks_flop_s` before and after.
@@ -119,7 +127,7 @@ def measure_here(plan: Plan, process: int = 0, report: Callable[[str], object] =
     raw, works, ready = _started(plan, process)
     names = [candidate.framework for candidate in ready if not candidate.bare]
     before = peaks(plan, names)
-    _time(plan, raw, works, ready, report, begin)
+    _time(plan, raw, works, ready, report, begin, tell)
     report("the measurement of peaks")
     after = peaks(plan, names)
     roofline = before.merged(after)
@@ -128,7 +136,7 @@ def measure_here(plan: Plan, process: int = 0, report: Callable[[str], object] =
     return raw
 
 
-def measure_series(plan: Plan, process: int = 0, report: Callable[[str], object] = _unreported) -> dict[str, Any]:
+def measure_series(plan: Plan, process: int = 0, report: Callable[[str], object] = unreported) -> dict[str, Any]:
     """Measure a plan in this process, without peaks, which load frameworks that the plan does not name.
 
     Args:
@@ -180,12 +188,15 @@ def _time(
     ready: Sequence[Candidate],
     report: Callable[[str], object],
     begin: float,
+    tell: Tell = unreported,
 ) -> None:
     """Add the times, settings, and warnings of the ready candidates to the document."""
     evictor = timing.Evictor(plan.threads) if plan.cold else None
     order = generator(derive_seed(plan.seed, "bench order", raw["process"]), "order")
     with timing.collector_spared():
+        steps = Steps(len(works), tell)
         for work in works:
+            steps.say(f"timing: {work.direction.name} of {work.key['problem']}")
             inputs, grads = random_values(work, plan.seed, plan.bounds)
             made, standard = _prepared(plan, work, ready, inputs, grads, raw, order, begin, report)
             report(stage_name(work.key))
@@ -199,6 +210,7 @@ def _time(
                 if not series.candidate.bare and name not in raw["settings"]:  # hand-written code does not report them
                     raw["settings"][name] = series.prepared.settings()
                 raw["series"].append(series.reported())
+            steps.advance()
     if evictor is not None:
         evictor.close()
     raw["warnings"] += _thread_warnings(plan, raw["settings"], raw["series"])

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from deep5.core.errors import Errors
+from deep5.core.progress import Reporter
 from deep5.core.terminal import counted
 
 __all__ = ["audit_command"]
@@ -34,7 +35,8 @@ def audit_command(errors: Errors) -> click.Command:
         with errors(debug, as_json) as show:
             from deep5.audit.folders import audit
 
-            report = audit(folders)
+            with Reporter(quiet=quiet) as tell:
+                report = audit(folders, tell=tell)
             if as_json:
                 show(json.dumps(report.document(), indent=2, allow_nan=False))
             else:

@@ -7,6 +7,7 @@ import json
 import click
 
 from deep5.core.errors import Errors, UsageError
+from deep5.core.progress import Reporter
 from deep5.measuring import calibration
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT
@@ -41,7 +42,9 @@ def calibrate_command(errors: Errors) -> click.Command:
             here = len(processors(count))
             if count > here:
                 raise UsageError(f"{count} threads; allowed: at most {here}, the processors of this process")
-            before, made = calibration.kept_calibration(count), calibration.calibrate(count)
+            before = calibration.kept_calibration(count)
+            with Reporter() as tell:
+                made = calibration.calibrate(count, tell=tell)
             if as_json:
                 for line in calibration.said_of(made, before):
                     click.echo(line, err=True)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deep5.core.errors import Errors, UsageError
+from deep5.core.progress import Reporter
 
 __all__ = ["compare_command", "parse_bytes"]
 
@@ -99,12 +100,13 @@ def compare_command(errors: Errors) -> click.Command:
                 "rigorous": rigorous if quick or rigorous else None,
                 "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
             }
-            done = run_comparison(
-                recipe,
-                out=out,
-                tell=None if quiet else lambda line: click.echo(line, err=True),
-                **options,
-            )
+            with Reporter(quiet=quiet) as tell:
+                done = run_comparison(
+                    recipe,
+                    out=out,
+                    tell=tell,
+                    **options,
+                )
             if as_json:
                 show(json.dumps({**done.document, "folder": str(done.folder)}, indent=2, allow_nan=False))
             elif not quiet:

@@ -23,6 +23,7 @@ from deep5.cli.group import CommandGroup, DefaultGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 from deep5.cli.streams import output_status, steady_streams
 from deep5.core.errors import brief, described
+from deep5.core.progress import silenced
 from deep5.core.terminal import plain
 
 __all__ = ["main"]
@@ -281,7 +282,8 @@ def main() -> None:
         sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
         threading.excepthook = partial(_in_thread, debug="--debug" in sys.argv)
         steady_streams()
-        status = _status("--json" in sys.argv)
+        with silenced("--quiet" in sys.argv):
+            status = _status("--json" in sys.argv)
     except KeyboardInterrupt:
         status = 130
     except SystemExit as end:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deep5.core.errors import Errors, RunFailed, UsageError
+from deep5.core.progress import Reporter
 from deep5.recipe.recipe import FULL
 
 __all__ = ["study_command", "varied"]
@@ -121,20 +122,21 @@ def study_command(errors: Errors) -> click.Command:
             from deep5.results.time_to_target import parse_target
             from deep5.study.study import run_study
 
-            done = run_study(
-                recipe,
-                varied(vary),
-                size=size,
-                only=only,
-                seeds=range(seeds),
-                common={name: value for name, value in common.items() if value is not None},
-                target=None if target is None else parse_target(target),
-                time_limit_s=time_limit,
-                memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
-                out=out,
-                resume=resume,
-                tell=None if quiet else lambda line: click.echo(line, err=True),
-            )
+            with Reporter(quiet=quiet) as tell:
+                done = run_study(
+                    recipe,
+                    varied(vary),
+                    size=size,
+                    only=only,
+                    seeds=range(seeds),
+                    common={name: value for name, value in common.items() if value is not None},
+                    target=None if target is None else parse_target(target),
+                    time_limit_s=time_limit,
+                    memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
+                    out=out,
+                    resume=resume,
+                    tell=tell,
+                )
             none = not any(done.runs.values())
             if as_json and not none:  # otherwise the error is the only document
                 show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from deep5.compare.record import ComparisonRecord
 from deep5.compare.request import request_of
 from deep5.compare.resumed import options_left
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
+from deep5.core.progress import Steps, Tell, unreported
 from deep5.measuring.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.clock import Session
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["run_comparison"]
-
-Tell = Callable[[str], object]
 
 
 def run_comparison(
@@ -50,7 +49,7 @@ def run_comparison(
         out: Parent of the comparison's folder.
         resume: The folder of an interrupted comparison to resume in: its complete rounds count, and its proof runs
             again. Options that are not given keep their previous values.
-        tell: Called with a line before each process.
+        tell: Called with a line before each process; those of the timing are `ProgressLine`.
         options: By name; None means not given.
 
             - `frameworks`: List of names, modes included, such as `["pytorch", "pytorch:compiled"]`; default: the
@@ -81,14 +80,10 @@ def run_comparison(
     plan, recipes = make_plan(recipe, **options)
     checked_s = check_able(plan, recipes)
     comparison = _Comparison(
-        plan, recipes, Path(out), None if resume is None else Path(resume), tell or _unreported, session
+        plan, recipes, Path(out), None if resume is None else Path(resume), tell or unreported, session
     )
     comparison.processes_s += checked_s
     return comparison.run()
-
-
-def _unreported(line: str) -> None:
-    """Discard progress lines."""
 
 
 class _Comparison:
@@ -139,7 +134,7 @@ class _Comparison:
         if found is None:
             self.tell("this machine has no noise floor, or one older than a day: measuring it, in about a minute")
             begin, before = perf_counter(), kept_calibration(self.plan.threads)
-            found = calibrate(self.plan.threads)
+            found = calibrate(self.plan.threads, tell=self.tell)
             for line in said_of(found, before):
                 self.tell(line)
             self.processes_s += perf_counter() - begin
@@ -253,18 +248,22 @@ class _Comparison:
     def _time(self, scratch: Path, able: Sequence[Candidate]) -> None:
         # A candidate that failed in a round before an interruption stays failed.
         plan, active = self.plan, [c for c in able if self.folder.status(c.label) in ("proved", "timed")]
+        # Of a rigorous comparison, later rounds may find nothing left to decide.
+        steps = Steps(0, self.tell, at_most=len(plan.scheme.counts(plan.mode, plan.most)) > 1)
         for number in range(plan.most):
             # An interrupted round runs again: pairing does not cancel differences between two times of day.
             whole = self.folder.is_whole(number, [candidate.label for candidate in active])
             due = [] if whole or self._too_few(active) else active
             for turn, place in enumerate(self._order(number, len(due)), 1):
                 candidate = due[place]
-                self.tell(f"timing: round {number + 1}, {candidate.label}")
+                steps.total = steps.done + len(due) - turn + 1 + (plan.most - number - 1) * len(active)
+                steps.say(f"timing: round {number + 1}, {candidate.label}")
                 outcome = self._run(candidate, "time", scratch / f"time-{number}-{place}", round=number)
                 if outcome.answer is None or "workloads" not in outcome.answer:
                     self.folder.fail(candidate.label, "failed", str(outcome.reason), number)
                 else:
                     self.folder.note_times(candidate.label, number, outcome.answer)
+                steps.advance()
                 last = turn == len(due)
                 if last or self.folder.status(candidate.label) == "failed":
                     self.folder.judge(self._floors(), number + last)

@@ -24,6 +24,7 @@ from deep5.core.library_copy import load_copy
 from deep5.core.make_rules import included_files
 from deep5.core.private_files import read_bounded
 from deep5.core.process_end import Ended, excerpt, how_ended
+from deep5.core.progress import waiting
 
 __all__ = [
     "CPP",
@@ -341,7 +342,7 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     if (reason := _GIVEN_UP.get(command)) is not None:
         raise Deep5Error(reason)
     call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
-    done = _run(call, built.parent, language)
+    done = _run(call, built.parent, language, what)
     if done.late:
         raise _give_up(command, f"{command} did not finish within {_COMPILE_TIMEOUT_S} s", language)
     if done.fault() is None:
@@ -363,16 +364,18 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     raise CompilerRefusal(f"{command} refused {what}:\n{output}", excerpt(printed, _MOST_PARSED_BYTES))
 
 
-def _run(call: list[str], folder: Path, language: Language) -> Ended:
+def _run(call: list[str], folder: Path, language: Language, what: str = "a trial") -> Ended:
     try:
-        return supervise(
-            call,
-            time_limit_s=_COMPILE_TIMEOUT_S,
-            # The output is parsed and shown in one language. What a compiler leaves when it is ended goes with the
-            # folder.
-            environment={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
-            separate=True,
-        )
+        with waiting(f"compiling {what}", _COMPILE_TIMEOUT_S) as look:
+            return supervise(
+                call,
+                time_limit_s=_COMPILE_TIMEOUT_S,
+                look=look,
+                # The output is parsed and shown in one language. What a compiler leaves when it is ended goes with the
+                # folder.
+                environment={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
+                separate=True,
+            )
     except OSError as error:
         raise Deep5Error(
             f"the compiler {call[0]} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import RunFailed
+from deep5.core.progress import Steps, Tell, unreported
 from deep5.core.python_child import ask
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 from deep5.measuring.pinning import environment, processors
@@ -210,12 +211,12 @@ def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
     return {"seconds": found, "before": before, "after": machine_state()}
 
 
-def calibrate(threads: int, report: Callable[[int], object] | None = None) -> Calibration:
+def calibrate(threads: int, *, tell: Tell = unreported) -> Calibration:
     """Run the same code in 32 fresh processes, one after another, and store the times; takes less than a minute.
 
     Args:
         threads: Threads within an operator.
-        report: Called with the number of finished processes.
+        tell: Called with a `ProgressLine` before each process.
 
     Raises:
         RunFailed: A process failed.
@@ -227,7 +228,9 @@ def calibrate(threads: int, report: Callable[[int], object] | None = None) -> Ca
     pinned = processors(threads)
     found: dict[str, list[float]] = {}
     spans = []
-    for number in range(PROCESSES):
+    steps = Steps(PROCESSES, tell)
+    for _ in range(PROCESSES):
+        steps.say("calibration: processes")
         answer = ask(measure_once, threads, pinned, time_limit_s=_TIMEOUT_S, environment=environment(threads))
         if answer.fault is not None:
             raise RunFailed(
@@ -237,8 +240,7 @@ def calibrate(threads: int, report: Callable[[int], object] | None = None) -> Ca
         spans.append((answer.value["before"], answer.value["after"]))
         for name, seconds in answer.value["seconds"].items():
             found.setdefault(name, []).append(seconds)
-        if report is not None:
-            report(number + 1)
+        steps.advance()
     machine = machine_id()
     made = Calibration(
         machine=machine,

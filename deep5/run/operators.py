@@ -11,6 +11,7 @@ from deep5.bench.plan import Plan
 from deep5.bench.recipe import check_operators, plan_of
 from deep5.bench.record import OPERATORS, operators_document, unsure
 from deep5.core.errors import MissingDependency, UsageError
+from deep5.core.progress import Reporter
 from deep5.recipe.experiment import Experiment
 from deep5.run.record import CLOCK, RunRecord, thread_pools
 from deep5.run.workload import Options, Timed
@@ -87,7 +88,8 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
         seeds={"run": values["seed"]},
     )
     with run.guarded():
-        times = summarise(measure(plan))
+        with Reporter(quiet=quiet) as tell:
+            times = summarise(measure(plan, tell=tell))
         run.document["threads"]["pools"] = thread_pools()
         run.document["threads"]["framework"] = _same(times, "threads")
         run.document["warnings"] += [*times.warnings, *unsure(times)]

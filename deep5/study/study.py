@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from deep5.compare.studied import chosen, load_study, target_of
 from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.core.files import is_folder
+from deep5.core.progress import Steps, Tell, unreported
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
@@ -87,7 +88,7 @@ def run_study(
     memory_limit_bytes: int | None = None,
     out: str | Path = "results",
     resume: str | Path | None = None,
-    tell: Callable[[str], object] | None = None,
+    tell: Tell | None = None,
 ) -> Study:
     """Run a recipe with each candidate's settings and each seed, and plot accuracy over epoch and loss over time.
 
@@ -110,7 +111,7 @@ def run_study(
         out: Parent of the study's folder.
         resume: The folder of an interrupted study with the same declaration, to resume in. Completed and failed runs
             count; the interrupted run starts again.
-        tell: Called with a line before each run.
+        tell: Called with a `ProgressLine` before each run.
 
     Raises:
         RecipeError: No such recipe, no candidates, or settings that cannot be passed to another process.
@@ -119,16 +120,12 @@ def run_study(
             another study, other limits, another recipe file, environment, or commit of deep5.
     """
     plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
-    under_way = _UnderWay(plan, tell or _unreported)
+    under_way = _UnderWay(plan, tell or unreported)
     if resume is None:
         under_way.begin(Path(out))
     else:
         under_way.go_on(Path(resume))
     return under_way.run()
-
-
-def _unreported(line: str) -> None:
-    """Discard progress lines."""
 
 
 def _plan(
@@ -186,7 +183,7 @@ def _plan(
 class _UnderWay:
     """A running study: its completed runs, and those that are left."""
 
-    def __init__(self, plan: _Plan, tell: Callable[[str], object]) -> None:
+    def __init__(self, plan: _Plan, tell: Tell) -> None:
         self._plan, self._tell = plan, tell
         self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
         self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
@@ -243,12 +240,13 @@ class _UnderWay:
         plan = self._plan
         try:
             self._write(self._study("the study is not finished"), {})
+            steps = Steps(len(plan.seeds) * len(plan.settings) - self._count(), self._tell)
             for seed in plan.seeds:
                 order = generator(seed, "study").permutation(len(plan.settings))
                 for name in (list(plan.settings)[place] for place in order):
                     if seed in self._runs[name] or seed in self._failures[name]:
                         continue
-                    self._tell(f"{name}, seed {seed}")
+                    steps.say(f"{name}, seed {seed}")
                     try:
                         self._runs[name][seed] = self._one(name, seed)
                     except OutputError as error:  # a full disk: it says nothing about the candidate
@@ -257,6 +255,7 @@ class _UnderWay:
                         ) from error
                     except Deep5Error as error:
                         self._failures[name][seed] = str(error)
+                    steps.advance()
                     self._write(self._study("the study is not finished"), {})
             runs = {name: [own[seed] for seed in sorted(own, key=plan.seeds.index)] for name, own in self._runs.items()}
             drawn, missing = study_pictures(
@@ -273,6 +272,10 @@ class _UnderWay:
         finally:
             os.close(self._lock)
         return finished
+
+    def _count(self) -> int:
+        """Number of runs that have finished or failed."""
+        return sum(len(own) for runs in (self._runs, self._failures) for own in runs.values())
 
     def _one(self, name: str, seed: int) -> Result:
         """One run, in a separate process.

@@ -19,6 +19,7 @@ from deep5.core.compiler import cache_folder
 from deep5.core.errors import OutputError, UsageError, brief
 from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
+from deep5.core.progress import Reporter, Steps, is_silenced
 from deep5.training.archives import extract
 
 __all__ = [
@@ -299,9 +300,15 @@ def _check_scheme(url: str, plain_http: bool) -> None:
 
 @contextmanager
 def _progress(remote: Remote) -> Iterator[Any]:
-    """A progress bar on a terminal; otherwise nothing, as the size has been announced."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
+    """A progress bar on a terminal; otherwise a line per minute, as the size has been announced."""
+    if not sys.stderr.isatty() or is_silenced():
+        steps = Steps(remote.size_bytes, Reporter(), shown=readable_size)
+
+        def advance(count: int) -> None:
+            steps.advance(count)
+            steps.say(f"downloading {remote.name}")
+
+        yield advance
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
