@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from deep5.core.buffers import Reduction, check_buffer, check_pair, check_written
+from deep5.core.deep500 import missing_attribute
 from deep5.core.errors import UsageError
 
 __all__ = [
@@ -253,6 +254,9 @@ class SingleRank:
     >>> total = np.array([3.0]); SingleRank().all_reduce(total); float(total[0])
     3.0
     """
+
+    if not TYPE_CHECKING:  # otherwise every attribute would be known to a type checker
+        __getattr__ = missing_attribute
 
     def __init__(self) -> None:
         self.rank, self.size = 0, 1

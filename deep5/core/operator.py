@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
+from deep5.core.deep500 import PAGE, stated_form
+from deep5.core.errors import OperatorError
 from deep5.core.tensors import Array, TensorSpec
 
 __all__ = ["Operator"]
+
+# The parameters of `backward` in Deep500, after `self`.
+_FORMER = ("grads", "fwd_inputs", "fwd_outputs")
 
 
 class Operator(ABC):
@@ -21,6 +28,21 @@ class Operator(ABC):
     >>> Square().forward(np.array([3.0]))
     array([9.])
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a backward pass in the form of Deep500.
+
+        Raises:
+            OperatorError: `backward` takes the parameters of Deep500's method.
+        """
+        super().__init_subclass__(**options)
+        own = vars(cls).get("backward")
+        if inspect.isfunction(own) and (got := stated_form(own, _FORMER)) is not None:
+            raise OperatorError(
+                f"{cls.__qualname__}.backward{got} is Deep500's form; allowed: backward(self, output_grads, inputs, "
+                f"outputs, needs), which returns one gradient per input; remedy: {PAGE}, which has an operator in both "
+                "forms"
+            )
 
     @abstractmethod
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

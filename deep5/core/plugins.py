@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.deep500 import PAGE as PORTING
+from deep5.core.deep500 import replaced_module
 from deep5.core.errors import Deep5Error, MissingDependency, UnknownName, UsageError, brief
 from deep5.core.former_paths import present_name
 from deep5.core.run_time import RunTimePoint, run_time_points
@@ -145,7 +147,9 @@ def install_command(package: str) -> str:
 def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependency:
     """The error for a package that is not installed, with the command that installs it."""
     package = (error.name or "the missing package").partition(".")[0]
-    if package in _EXTRAS:
+    if new := replaced_module(package):
+        missing = f"the module {error.name!r}, which Deep500 has and deep5 does not; remedy: {new} ({PORTING})"
+    elif package in _EXTRAS:
         missing = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
     else:
         # It may also be a typo: do not suggest installing a package that only has a similar name.

@@ -83,6 +83,15 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "ddp": ("all_reduce",),
     "acc": ("accuracy", "test_accuracy"),
     "latency": ("step_latency",),
+    # Hooks of Deep500's events
+    "before_optimizer_step": ("before_step",),
+    "after_optimizer_step": ("after_step",),
+    "before_training_set": ("before_epoch",),
+    "after_training_set": ("after_epoch",),
+    "before_test_set": ("before_evaluation",),
+    "after_test_set": ("after_evaluation",),
+    "after_test_batch": ("after_evaluation_batch",),
+    "after_sampling": ("before_batch",),
 }
 """A word in lower case to names, the most likely one first; messages suggest only a name that is allowed there."""
 

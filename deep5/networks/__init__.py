@@ -88,9 +88,11 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
+        from deep5.core.deep500 import replaced
         from deep5.core.errors import suggestion
 
-        raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{suggestion(name, _HOME)}")
+        meant = replaced(name) or suggestion(name, _HOME)
+        raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{meant}")
     return getattr(import_module(_HOME[name]), name)
 
 

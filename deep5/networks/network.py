@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from deep5.core.deep500 import missing_attribute
 from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import separate_roles
 from deep5.networks.diagnostics.failures import unmakeable
@@ -60,6 +61,9 @@ class Network:
         decisions: For a network that `from_onnx` read: which tensors of the file are trained, which are not, why, and
             whether that is a guess; empty for others, also after an edit.
     """
+
+    if not TYPE_CHECKING:  # otherwise every attribute would be known to a type checker
+        __getattr__ = missing_attribute
 
     def __init__(self, model: ir.Model, decisions: Sequence[Decision] = ()) -> None:
         self.model = model

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deep5.core.deep500 import PAGE
 from deep5.core.errors import RecipeError, brief
 from deep5.core.plugins import KINDS
 from deep5.recipe import faults
@@ -242,7 +243,7 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
                 meant = meant_key(key, allowed, component_kinds(keys), {**fixed, **mutable})
                 raise RecipeError(
                     f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join(keys)}, each component with "
-                    f"_args and _kwargs{_asked(meant, value)}"
+                    f"_args and _kwargs{_asked(key, meant, value)}"
                 )
             fault = _fault(key, keys.get(key), value)
             if fault is not None:
@@ -271,11 +272,13 @@ def component_kinds(keys: Mapping[str, Key]) -> dict[str, str]:
     return {key: about.kind for key, about in keys.items() if about.kind in KINDS}
 
 
-def _asked(meant: tuple[str, str] | None, value: Any) -> str:
+def _asked(got: str, meant: tuple[str, str] | None, value: Any) -> str:
     """The tail of a message that suggests a key as it is written in a recipe."""
     if meant is None:
         return ""
     key, argument = meant
+    if got == key.removesuffix("s"):  # model_kwarg, optimizer_arg
+        return f"; did you mean {key!r}? Deep500's {got!r} is {key!r} in deep5 ({PAGE})"
     return f"; did you mean {key!r}?" if not argument else f"; did you mean {key!r}: {{{argument!r}: {brief(value)}}}?"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
+from deep5.core.deep500 import PAGE, stated_form
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.core.tensors import Array
@@ -12,6 +14,16 @@ from deep5.core.tensors import Array
 __all__ = ["State", "ThreeStepOptimizer", "UpdateRule", "UpdateRuleOptimizer"]
 
 State = Mapping[str, Array]
+
+# By method, the parameters in Deep500 after `self`, and deep5's form.
+_FORMER = {
+    "new_input": ((), "(self, info), which returns the numbers of the step"),
+    "prepare_param": (("param_name",), "(self, param, state), which returns where the gradient is taken"),
+    "update_rule": (
+        ("grad", "old_param", "param_name"),
+        "(self, grad, param, state), which returns the new parameter and the new state",
+    ),
+}
 
 
 class UpdateRule:
@@ -45,6 +57,21 @@ class UpdateRule:
 
     hyper: ClassVar[tuple[str, ...]] = ()
     scope: ClassVar[Literal["element", "tensor", "model"]] = "element"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a method in the form of Deep500.
+
+        Raises:
+            RuleError: It takes the parameters of Deep500's method, which works on the executor's network.
+        """
+        super().__init_subclass__(**kwargs)
+        for name, (old, new) in _FORMER.items():
+            own = vars(cls).get(name)
+            if inspect.isfunction(own) and (got := stated_form(own, old)) is not None:
+                raise RuleError(
+                    f"{cls.__qualname__}.{name}{got} is Deep500's form; allowed: {name}{new}; remedy: {PAGE}, which "
+                    "has an optimizer in both forms"
+                )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse a class without `update_rule`.

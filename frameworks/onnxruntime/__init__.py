@@ -13,7 +13,10 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
+        from deep5.core.deep500 import replaced
+
+        there = ", ".join(_HOME)
         raise AttributeError(
-            f"module 'deep5.frameworks.onnxruntime' has no attribute {name!r}; it has {', '.join(_HOME)}"
+            f"module 'deep5.frameworks.onnxruntime' has no attribute {name!r}; it has {there}{replaced(name)}"
         )
     return getattr(import_module(f"deep5.frameworks.onnxruntime.{_HOME[name]}"), name)

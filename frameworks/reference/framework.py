@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deep5.core.operator import Operator
     from deep5.frameworks.reference.executor import ReferenceExecutor
 
-__all__ = ["Reference"]
+__all__ = ["Reference", "from_model"]
 
 
 class Reference(Framework):
@@ -104,3 +104,8 @@ def _place(device: str | Device) -> Device:
     if place != Device():
         raise Unsupported(f"the reference does not run on device {str(place)!r}; allowed: cpu")
     return place
+
+
+def from_model(network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
+    """The executor of a network on the reference, under the name in the tutorial's recipes."""
+    return Reference().executor(network, device=device, seed=seed)

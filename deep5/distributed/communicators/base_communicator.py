@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic, perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deep5.core.arguments import is_whole
 from deep5.core.buffers import Reduction, check_buffer, check_pair, check_written
 from deep5.core.communicator import TIMEOUT_S, Communicator, Request
+from deep5.core.deep500 import missing_attribute
 from deep5.core.errors import CommunicationError, UsageError, brief
 
 __all__ = ["CountedCommunicator", "take_over"]
@@ -44,6 +45,9 @@ class CountedCommunicator(ABC):
     """
 
     tells_ends: bool = False
+
+    if not TYPE_CHECKING:  # otherwise every attribute would be known to a type checker
+        __getattr__ = missing_attribute
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deep5.core.communicator import Communicator
+from deep5.core.deep500 import NAMES, missing_attribute, replaced
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.distributed.packed import Packed
@@ -168,5 +169,7 @@ class OptimizerWrapper(ABC):
     def __getattr__(self, name: str) -> Any:
         # Other attributes of the optimizer: its rule, hyperparameters, and setters for schedules.
         if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{replaced(name)}")
+        if name in NAMES and not hasattr(optimizer, name):
+            missing_attribute(self, name)
         return getattr(optimizer, name)

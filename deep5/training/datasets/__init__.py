@@ -51,5 +51,10 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> Any:
     name = present_name("datasets", name)
     if name not in _HOME:
-        raise AttributeError(f"module 'deep5.training.datasets' has no attribute {name!r}; it has {', '.join(_HOME)}")
+        from deep5.core.deep500 import replaced
+
+        there = ", ".join(_HOME)
+        raise AttributeError(
+            f"module 'deep5.training.datasets' has no attribute {name!r}; it has {there}{replaced(name)}"
+        )
     return getattr(import_module(_HOME[name]), name)
