@@ -35,7 +35,12 @@ class CommandGroup(click.Group):
             module, function = self.late[cmd_name]
             made = getattr(import_module(module), function)
             self.add_command(made if isinstance(made, click.Command) else made(errors))
-        return super().get_command(ctx, cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and ctx.resilient_parsing:  # a shell completes
+            from deep5.cli.completion import attach
+
+            return attach(found)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -282,6 +282,8 @@ def main() -> None:
         sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
         threading.excepthook = partial(_in_thread, debug="--debug" in sys.argv)
         steady_streams()
+        if "_DEEP5_COMPLETE" in os.environ:
+            import deep5.cli.completion  # noqa: F401  # registers the script of bash
         with silenced("--quiet" in sys.argv):
             status = _status("--json" in sys.argv)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from deep5.core.errors import Deep5Error
 from deep5.core.plugins import load
 from deep5.core.synonyms import SYNONYMS, nearest
 
-__all__ = ["argument_of", "meant_key"]
+__all__ = ["argument_of", "arguments", "meant_key"]
 
 # Arguments of an optimizer that cannot be inspected without running the user's file.
 _USUAL = ("lr",)
@@ -60,11 +60,18 @@ def argument_of(key: str, kinds: Mapping[str, str], parts: Mapping[str, Any]) ->
 def _arguments(kinds: Mapping[str, str], parts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """The names of the arguments of each of the recipe's components, the optimizer's first."""
     for key in sorted(kinds, key=lambda name: name != "optimizer"):
-        if (arguments := _parameters(key, kinds[key], parts.get(key))) is not None:
-            yield key, arguments
+        if (taken := arguments(key, kinds[key], parts.get(key))) is not None:
+            yield key, taken
 
 
-def _parameters(key: str, kind: str, value: Any) -> list[str] | None:
+def arguments(key: str, kind: str, value: Any) -> list[str] | None:
+    """The names of the arguments that a component takes; None if they are not known without running a file.
+
+    Args:
+        key: The key that names the component.
+        kind: Its kind, a key of `KINDS`.
+        value: The component, or its name.
+    """
     if isinstance(value, str):
         if ".py:" in value:
             return list(_USUAL) if key == "optimizer" else None
