@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError
+from deep5.core.notebook import render
 from deep5.results.kind import COMPARISON
-from deep5.results.notebook import render
 from deep5.results.reading import NotThere, read_json
 from deep5.results.round_samples import RoundSample, read_round_samples
 from deep5.results.validation import check_document

@@ -83,6 +83,18 @@ class NetworkRecord:
             "times": [times_document(times) for times in self.times],
         }
 
+    def rows(self) -> list[list[str]]:
+        """A row per layer: name, operator, output, parameters, FLOPs, memory, and share of the FLOPs."""
+        return [_cells(layer, self.found) for layer in self.found.layers]
+
+    def totals(self) -> list[tuple[str, str]]:
+        """Names and values of the totals."""
+        return _totals(self.found)
+
+    def notes(self) -> list[str]:
+        """What is missing for exact sums, and how to get it."""
+        return list(_notes(self.found))
+
     def print(self, console: Console) -> None:
         """Print a row per layer, the totals, names of values, what the tensors of the file are, and the measured times.
 
@@ -109,11 +121,11 @@ class NetworkRecord:
             table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
         ends = [[str(column.header), str(column.footer)] for column in table.columns]
         around = 2 * len(ends)  # a space after every cell but the last, between columns, and at both edges
-        for row in _fitted([_cells(layer, found) for layer in found.layers], ends, console.width - around):
+        for row in _fitted(self.rows(), ends, console.width - around):
             table.add_row(*map(Text, row))
         console.print(table)
         totals = Table.grid(padding=(0, 2))
-        for what, shown in _totals(found):
+        for what, shown in self.totals():
             totals.add_row(Text(what), Text(shown))
         console.print(totals)
         console.print(
@@ -130,7 +142,7 @@ class NetworkRecord:
                     style="bold",
                 )
             )
-        for sentence in _notes(found):
+        for sentence in self.notes():
             console.print(Text(sentence, style="bold"))
         console.print()
         print_values(found.layers, console)

@@ -9,8 +9,8 @@ from typing import Any
 from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.metric import Goal
+from deep5.core.notebook import render
 from deep5.results.kind import RESULT
-from deep5.results.notebook import render
 from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
 from deep5.results.samples_file import SampleRow, read_samples

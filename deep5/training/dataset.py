@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import UsageError, brief
+from deep5.core.notebook import render
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.gathering import gathered
 
@@ -327,3 +328,7 @@ class Splits:
     test: Any
     split_hash: str = ""
     description: dict[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook shows."""
+        return render(self)

@@ -24,6 +24,7 @@ import browser
 import report_cases as cases
 from command import Command
 from deep5.core.errors import MissingDependency, UsageError
+from deep5.core.notebook import style
 from deep5.results.comparison import load_comparison
 from deep5.results.comparison_table import comparison_tables
 from deep5.results.kind import COMPARISON
@@ -752,6 +753,8 @@ def test_a_notebook_runs_nothing_that_a_result_holds(tmp_path: Path) -> None:
     study = made_study({bad: [run]}, {bad: [bad]}, recipe=bad, notes=(bad,), finished=False)
     for shown in (load_comparison(cases.hostile(tmp_path)), run, study):
         html = shown._repr_html_()
+        assert html.startswith(style())  # a constant; what follows has no other style
+        html = html.removeprefix(style())
         assert "<script" not in html
         assert "&lt;script" in html
         assert {tag for tag, _ in Reader(html).elements} <= {

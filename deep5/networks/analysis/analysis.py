@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from deep5.core.notebook import render
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.analysis.arithmetic import Arithmetic, arithmetic
 from deep5.networks.analysis.extents import chosen_extents, missing_extents
@@ -101,6 +102,10 @@ class NetworkAnalysis:
     unknown: Mapping[str, int] = field(default_factory=dict)
     unsized: Mapping[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook shows."""
+        return render(self)
 
     @property
     def exact(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from deep5.core.notebook import render
 from deep5.operators.checks.tolerance import LEGEND
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class OperatorReport:
     operator: str
     framework: str
     rows: tuple[Row, ...]
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook shows."""
+        return render(self)
 
     def __bool__(self) -> bool:
         return not self.failures

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from deep5.core.notebook import html_of
 from deep5.core.terminal import counted
 from deep5.results.comparison import ComparisonResult
 from deep5.results.markup import element, named
-from deep5.results.notebook import html_of
 from deep5.results.report.comparison_part import comparison_title, verdict_list, verdict_table
+from deep5.results.report.component_fragment import analysis_fragment, report_fragment, splits_fragment
 from deep5.results.report.groups import badges, labels
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.ranks_part import ranks_part
@@ -15,7 +16,14 @@ from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
 from deep5.results.study.record import Study
 
-__all__ = ["comparison_fragment", "result_fragment", "study_fragment"]
+__all__ = [
+    "analysis_fragment",
+    "comparison_fragment",
+    "report_fragment",
+    "result_fragment",
+    "splits_fragment",
+    "study_fragment",
+]
 
 
 @html_of.register

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import brief
-from deep5.results.notebook import render
+from deep5.core.notebook import render
 from deep5.results.result import Result
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
