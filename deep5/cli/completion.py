@@ -62,7 +62,7 @@ def attach(command: click.Command) -> click.Command:
     for param in command.params:
         complete = _SPECIAL.get((command.name or "", param.name or "")) or _BY_NAME.get(param.name or "")
         if complete is not None:
-            param.shell_complete = _completed(complete, param)  # type: ignore[method-assign]
+            param.shell_complete = _completed(complete, param)  # type: ignore[method-assign, assignment]
     return command
 
 

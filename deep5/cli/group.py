@@ -72,7 +72,8 @@ class DefaultGroup(CommandGroup):
             try:
                 return self.commands[self._default].make_context(info_name, args, parent, **extra)
             except click.UsageError as error:
-                error.message += _command_tail(given, [*self.commands, *self.late])
+                if tail := _command_tail(given, [*self.commands, *self.late]):
+                    raise click.UsageError(error.format_message() + tail, error.ctx) from error
                 raise
         return super().make_context(info_name, args, parent, **extra)
 

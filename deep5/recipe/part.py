@@ -163,7 +163,7 @@ class Part:
             wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
             where = self.where_kwargs if kwargs and (wrong or not args) else self.where_args if args else self.where
             tail = suggestion(wrong, signature.parameters) if wrong else ""
-            if wrong in ARGUMENTS:
+            if wrong is not None and wrong in ARGUMENTS:
                 tail = f"; for Deep500's {wrong!r}, deep5 has {ARGUMENTS[wrong]} ({PAGE})"
             raise RecipeError(
                 f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}"
