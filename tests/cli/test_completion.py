@@ -102,7 +102,7 @@ def script() -> str:
         (("deep5", "comp"), ["compare"]),
         (("deep5", "run", "digits_le"), ["digits_lenet"]),
         (("deep5", "run", "digits_lenet", "--framework", "onnx"), ["onnxruntime"]),
-        (("deep5", "run", "digits_lenet", "--framework", "pytorch", ":"), ["compiled"]),
+        (("deep5", "run", "digits_lenet", "--framework", "tensorflow", ":"), ["xla"]),
         (("deep5", "run", "digits_lenet", "--framework", "pytorch", ":", "co"), ["compiled"]),
         (("deep5", "run", "digits_lenet", "--set", "optimizer", "=", "nest"), ["nesterov"]),
         (("deep5", "run", "digits_lenet", "--set", "optimizer_kwargs.l"), ["optimizer_kwargs.lr"]),
