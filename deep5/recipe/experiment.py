@@ -35,7 +35,8 @@ class Experiment:
         defaults: By key, the value if a recipe omits it, in JSON types.
         source: Content of the recipe's file, or None.
         source_hash: SHA-256 of the source, or None.
-        origin: Returns where the recipe and the user's own files are, as `deep5.recipe.origin.origin_of`.
+        origin: Returns where the recipe and the user's own files are, as `deep5.recipe.origin.origin_of`; None:
+            there is no recipe to run again.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Experiment:
     defaults: Mapping[str, Any]
     source: bytes | None
     source_hash: str | None
-    origin: Callable[[], dict[str, Any]]
+    origin: Callable[[], dict[str, Any]] | None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Experiment:

@@ -71,6 +71,7 @@ def recorded_experiment(name: str, goals: Any) -> Experiment:
         defaults={},
         source=None,
         source_hash=None,
+        origin=None,
     )
 
 

@@ -115,7 +115,8 @@ class RunRecord:
         )
         # With the recipe, whose hash is in the document: the folder is complete whenever the process is killed.
         files: dict[str, bytes | str] = {} if experiment.source is None else {"recipe.py": experiment.source}
-        files[ORIGIN] = origin_text(experiment.origin(), self.document)
+        if experiment.origin is not None:
+            files[ORIGIN] = origin_text(experiment.origin(), self.document)
         self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document, files)
         self.document["run_id"] = self.folder.run_id
 
