@@ -47,8 +47,32 @@ def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest
     script.write_text(code)
     if '"results"' in code:
         shutil.copytree(request.getfixturevalue("finished").parent, tmp_path / "results")
+    if '"iris.csv"' in code:
+        write_irises(tmp_path)
     done = forked.run(["-W", "error", str(script)], cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {done.stderr}"
+
+
+def write_irises(folder: Path) -> None:
+    """The table of README's example, by README's command."""
+    line = next(line for page, body in blocks("sh") for line in body.splitlines() if "iris.csv" in line)
+    program, flag, code = shlex.split(line)
+    assert (program, flag) == ("python", "-c")
+    done = forked.run([flag, code], cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.daily
+def test_a_module_and_a_table_reach_a_verdict_as_the_readme_says(tmp_path: Path) -> None:
+    write_irises(tmp_path)
+    net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
+    (tmp_path / "my_net.py").write_text(net)
+    lines = [line for page, line in commands() if page == "README.md" and ("my_net.py" in line or "iris.csv" in line)]
+    assert [line.split()[1] for line in lines] == ["show", "run", "compare"]
+    for line in lines[:2]:
+        done = forked.run(["-m", "deep5", *shlex.split(line)[1:]], cwd=tmp_path)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert "accepted (closed; success)" in done.stdout
 
 
 def commands() -> list[tuple[str, str]]:
@@ -161,6 +185,10 @@ def test_commands_are_understood(
         cube = "\n\ndef cube(x):\n    return x**3\n"
         operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
+    if "my_net.py" in words or "path=iris.csv" in words:
+        write_irises(tmp_path)
+        net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
+        (tmp_path / "my_net.py").write_text(net)
     if any(word.startswith("my_model.py") for word in words):
         model = next(body for page, body in blocks("python") if page == "own_models.md" and "class Net" in body)
         (tmp_path / "my_model.py").write_text(model)
