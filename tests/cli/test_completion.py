@@ -11,6 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from deep5.cli.main import _cli as cli
+from deep5.core.plugins import framework
 
 
 def completed(*words: str) -> list[str]:
@@ -102,7 +103,7 @@ def script() -> str:
         (("deep5", "comp"), ["compare"]),
         (("deep5", "run", "digits_le"), ["digits_lenet"]),
         (("deep5", "run", "digits_lenet", "--framework", "onnx"), ["onnxruntime"]),
-        (("deep5", "run", "digits_lenet", "--framework", "tensorflow", ":"), ["xla"]),
+        (("deep5", "run", "digits_lenet", "--framework", "tensorflow", ":"), list(framework("tensorflow").modes)),
         (("deep5", "run", "digits_lenet", "--framework", "pytorch", ":", "co"), ["compiled"]),
         (("deep5", "run", "digits_lenet", "--set", "optimizer", "=", "nest"), ["nesterov"]),
         (("deep5", "run", "digits_lenet", "--set", "optimizer_kwargs.l"), ["optimizer_kwargs.lr"]),
