@@ -17,3 +17,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"deep5.audit.{'finding' if name == 'Finding' else 'folders'}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

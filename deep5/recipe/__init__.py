@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'deep5.recipe' has no attribute {name!r}; it has {', '.join(_HOME)}")
     return getattr(import_module(f"deep5.recipe.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

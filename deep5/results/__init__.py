@@ -15,3 +15,7 @@ def __getattr__(name: str) -> Any:
     value = import_module("deep5.results.frame").load
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -53,3 +53,7 @@ def __getattr__(name: str) -> Any:
         there = ", ".join(_HOME)
         raise AttributeError(f"module 'deep5.frameworks.jax' has no attribute {name!r}; it has {there}{replaced(name)}")
     return getattr(import_module(f"deep5.frameworks.jax.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

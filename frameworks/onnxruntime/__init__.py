@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
             f"module 'deep5.frameworks.onnxruntime' has no attribute {name!r}; it has {there}{replaced(name)}"
         )
     return getattr(import_module(f"deep5.frameworks.onnxruntime.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

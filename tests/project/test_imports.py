@@ -316,3 +316,17 @@ def test_no_public_name_is_shadowed_by_a_module(package: str) -> None:
 def test_no_public_name_of_deep5_is_shadowed_by_a_module() -> None:
     modules = {info.name for info in pkgutil.iter_modules(deep5.__path__)} - {"networks", "results"}
     assert not modules & set(deep5.__all__)
+
+
+LAZY = sorted(
+    str(path.parent.relative_to(ROOT)).replace("/", ".")
+    for folder in ("deep5", "frameworks", "metrics", "recipes")
+    for path in (ROOT / folder).rglob("__init__.py")
+    if "def __getattr__" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_the_names_of_a_lazy_package_are_listed(name: str) -> None:
+    package = importlib.import_module(name if name.startswith("deep5") else f"deep5.{name}")
+    assert set(package.__all__) <= set(dir(package))

@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
             f"module 'deep5.networks.microbatching' has no attribute {name!r}; it has {', '.join(_HOME)}"
         )
     return getattr(import_module(f"deep5.networks.microbatching.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -58,3 +58,7 @@ def __getattr__(name: str) -> Any:
             f"module 'deep5.training.datasets' has no attribute {name!r}; it has {there}{replaced(name)}"
         )
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
