@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from deep5.core.plugins import registered
 
-__all__ = ["html_of", "render", "style"]
+__all__ = ["html_of", "load_renderers", "render", "style"]
 
 
 @singledispatch
@@ -28,7 +28,7 @@ def render(value: object) -> str:
     Raises:
         TypeError: No renderer is registered for it.
     """
-    _load_registered()
+    load_renderers()
     return f'{style()}<div class="deep5-shown">{html_of(value)}</div>'
 
 
@@ -42,7 +42,7 @@ def style() -> str:
 
 
 @cache
-def _load_registered() -> None:
-    # Modules that call `html_of.register` on import.
+def load_renderers() -> None:
+    """Load the modules that register how values are shown."""
     for point in registered("notebooks").values():
         point.load()

@@ -12,6 +12,7 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.notebook import render
+from deep5.core.screen import on_a_screen
 from deep5.results.kind import COMPARISON
 from deep5.results.reading import NotThere, read_json
 from deep5.results.round_samples import RoundSample, read_round_samples
@@ -45,6 +46,12 @@ class ComparisonResult:
 
     def __bool__(self) -> bool:
         return bool(self.document["status"] == "success")
+
+    def __repr__(self) -> str:
+        return f"<ComparisonResult of {self.document['recipe']['name']!r}: {self.document['status']}; {self.folder}>"
+
+    def __str__(self) -> str:
+        return on_a_screen(self, f"deep5 report {self.folder} shows all")
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

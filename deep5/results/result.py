@@ -10,6 +10,7 @@ from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.metric import Goal
 from deep5.core.notebook import render
+from deep5.core.screen import on_a_screen
 from deep5.results.kind import RESULT
 from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
@@ -76,6 +77,13 @@ class Result:
 
     def __bool__(self) -> bool:
         return self.status == "success" and self.accepted is not False
+
+    def __repr__(self) -> str:
+        word = "not evaluated" if self.accepted is None else "accepted" if self.accepted else "not accepted"
+        return f"<Result of {self.document['recipe']['name']!r}: {word}; {self.folder}>"
+
+    def __str__(self) -> str:
+        return on_a_screen(self, f"deep5 report {self.folder} shows all")
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

@@ -14,6 +14,7 @@ from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.runs_part import metric_table, outcome
 from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
+from deep5.results.screens import write_comparison, write_result, write_study
 from deep5.results.study.record import Study
 
 __all__ = [
@@ -23,6 +24,9 @@ __all__ = [
     "result_fragment",
     "splits_fragment",
     "study_fragment",
+    "write_comparison",
+    "write_result",
+    "write_study",
 ]
 
 

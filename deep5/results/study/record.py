@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import brief
 from deep5.core.notebook import render
+from deep5.core.screen import on_a_screen
 from deep5.results.result import Result
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
@@ -83,6 +84,9 @@ class Study:
     def scaling(self) -> list[Scaling]:
         """Scaling over candidates that differ in their number of ranks."""
         return scaling_of(self.runs)
+
+    def __str__(self) -> str:
+        return on_a_screen(self, f"deep5 report {self.folder} shows all")
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""
