@@ -125,11 +125,11 @@ def _frameworks(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 def _settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Keys that the recipe does not fix, and after an equals sign the names of components."""
-    from deep5.recipe.keys import TRAINING, allowed_keys, base, kind_of
+    from deep5.recipe.keys import allowed_keys, base, kind_of
 
     key, equals, value = incomplete.partition("=")
     fixed, mutable = _parts(ctx)
-    keys = kind_of(fixed, mutable).keys if fixed or mutable else TRAINING.keys
+    keys = kind_of(fixed, mutable).keys
     if equals:
         about = keys.get(key)
         names = [] if about is None else ["True", "False"] if about.flag else registered(about.kind or "")

@@ -47,12 +47,13 @@ def _meant(text: str, options: list[str], keys: bool) -> str | None:
     if not keys:
         name = nearest(word, names)
         return None if name is None else names[name]
-    from deep5.recipe.keys import TRAINING, allowed_keys, component_kinds
+    from deep5.recipe.keys import allowed_keys, component_kinds, kind_of
     from deep5.recipe.meant import meant_key
 
-    settings = [key for key in allowed_keys(TRAINING.keys) if key not in names]
+    keys_of_a_recipe = kind_of({}).keys
+    settings = [key for key in allowed_keys(keys_of_a_recipe) if key not in names]
     # An optimizer of most arguments: the recipe is not read to explain an option.
-    found = meant_key(word, [*names, *settings], component_kinds(TRAINING.keys), {"optimizer": "adam"})
+    found = meant_key(word, [*names, *settings], component_kinds(keys_of_a_recipe), {"optimizer": "adam"})
     if found is None:
         return None
     key, argument = found

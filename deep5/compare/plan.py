@@ -14,7 +14,7 @@ from deep5.core.plugins import load, mode_fault, owner_of
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT, Scheme
 from deep5.recipe.experiment import Experiment, recipe_parts
-from deep5.recipe.keys import TRAINING, base
+from deep5.recipe.keys import base
 from deep5.recipe.own_network import IDENTITY_SEED, is_own_network, made_network
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
 from deep5.recipe.register import check_reachable
@@ -207,7 +207,7 @@ def make_plan(
 
 def _with_export(names: Sequence[str], recipe: Recipe) -> list[str]:
     """The frameworks; the own one of a library's model takes part twice: with the model as it is, and its export."""
-    if recipe.kind is not TRAINING or not is_own_network(recipe.value("model")):
+    if "model" not in recipe.kind.keys or not is_own_network(recipe.value("model")):
         return list(names)
     made, _ = made_network(recipe_parts(recipe)["model"], IDENTITY_SEED)
     owner = owner_of(made)

@@ -9,7 +9,7 @@ from deep5.core.errors import RecipeError
 from deep5.core.files import is_file
 from deep5.core.plugins import owner_of
 from deep5.recipe.faults import is_onnx_file
-from deep5.recipe.keys import TRAINING
+from deep5.recipe.keys import kind_of
 from deep5.recipe.own_network import IDENTITY_SEED, made_network
 from deep5.recipe.part import part_of
 
@@ -46,7 +46,7 @@ def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """
     if is_onnx_file(text) and not is_file(Path(text)):
         raise RecipeError(f"the model {text} is not there; allowed: an ONNX file, FILE.py:NAME, or a recipe")
-    about = TRAINING.keys["model"]
+    about = kind_of({"model": text}).keys["model"]
     part = part_of("model", about, {"model": text}, where=lambda key: "", file=None, folder=None)
     made, _ = made_network(part, IDENTITY_SEED)
     mutable = {**_GENERAL, "framework": owner_of(made) or "onnxruntime"}

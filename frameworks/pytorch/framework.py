@@ -116,7 +116,8 @@ class PyTorch(Framework):
         from deep5.frameworks.pytorch.numerics import deterministic, tf32
 
         device = None if value is None else str(value.device)
-        on_host = device == "cpu"
+        # Without a value, a process that has not used a graphics processor ran on the host.
+        on_host = device == "cpu" or (device is None and not self._torch.cuda.is_initialized())
         return {
             "version": self.version(),
             "device": device,

@@ -249,7 +249,7 @@ def test_json_is_one_document_whatever_the_recipe_prints(deep5: Command, tmp_pat
     ("arguments", "status", "says"),
     [
         (("run", "gone.py", "--json"), 2, "the recipe file gone.py is not there"),
-        (("run", "--json"), 2, "Missing argument 'RECIPE'"),
+        (("run", "--json"), 2, "no RECIPE is given; allowed: a name or a file"),
         (("run", "own.py", "--json", "--sed", "3"), 2, "No such option"),
         (("run", "own.py", "--json"), 3, "the run failed: ValueError: boom"),
         (("check", "own.py", "--json", "--size", "tiny"), 2, "no size 'tiny'"),
@@ -392,7 +392,7 @@ def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
             ("bench", "operater"),
             r"'operater'; allowed: collective, operator; did you mean 'operator'\?",
         ),
-        (("show", "net"), r"unknown command 'net'; allowed: network"),
+        (("show", "net"), r"unknown command 'net'; allowed: dataset, network"),
     ],
 )
 def test_an_unknown_command_is_reported_with_the_allowed_ones(

@@ -451,7 +451,7 @@ def test_a_recipe_trains_a_module(optimizer: str, tmp_path: Path) -> None:
 def test_what_a_recipe_of_a_module_may_not_say(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(RECIPE.replace('"executor": run_on', '"framework": "pytorch"'))
-    with pytest.raises(RecipeError, match=r"own.py:\d+: 'model' gives a Sequential; allowed: a d5.Network"):
+    with pytest.raises(RecipeError, match=r"own.py:\d+: the model Sequential has no loss; remedy: loss='"):
         execute(load_recipe(file), out=tmp_path)
     file.write_text(RECIPE)
     (tmp_path / "w.safetensors").write_bytes(b"")

@@ -157,7 +157,7 @@ def test_a_step_that_fails_leaves_running_statistics(loss: str, wrong: int) -> N
 def test_modes_are_named() -> None:
     assert (TF.name, XLA.name, TF.version()) == ("tensorflow", "tensorflow:xla", tf.__version__)
     assert isinstance(from_model(mlp(**SMALL)), GraphExecutor)
-    with pytest.raises(UnknownName, match="unknown tensorflow mode 'xlaa'; allowed: xla"):
+    with pytest.raises(UnknownName, match="unknown tensorflow mode 'xlaa'; allowed: exported, xla"):
         d5.framework("tensorflow:xlaa")
 
 

@@ -146,8 +146,9 @@ def test_methods_in_the_former_form_are_answered_with_the_new_one() -> None:
         type("Own", (d5.UpdateRuleOptimizer,), {"update_rule": lambda self, grad, old_param, param_name: old_param})
     with pytest.raises(OperatorError, match=r"allowed: backward\(self, output_grads, inputs, outputs, needs\)"):
         type("Own", (d5.Operator,), {"backward": lambda self, grads, fwd_inputs, fwd_outputs: grads})
-    with pytest.raises(d5.UsageError, match=r"allowed: step\(self, inputs, info\)"):
-        type("Own", (d5.DistributedOptimizer,), {"step": lambda self, inputs: None})
+    own = type("Own", (d5.DistributedOptimizer,), {"step": lambda self, inputs: None})
+    with pytest.raises(d5.UsageError, match=r"allowed: step\(self, inputs, info.*remedy: docs/porting\.md"):
+        own().wrap(d5.SGD(0.1), d5.SingleRank())
     with pytest.raises(d5.UsageError, match=r"before_optimizer_step is not a hook.*did you mean 'before_step'"):
         type("Own", (d5.Event,), {"before_optimizer_step": lambda self, executor, optimizer, inputs: None})
 

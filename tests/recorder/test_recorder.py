@@ -151,7 +151,8 @@ def test_mean_losses_weigh_the_steps_since_the_last_one(tmp_path: Path) -> None:
             if step in (1, 4):
                 run.log(loss=step)
     assert run.result.metric("training_loss") == (1 * (2 + 3) + 4 * (4 + 5 + 6)) / 20
-    assert not run.result.document["warnings"]
+    # In a process in which JAX is loaded, the recorder says that it waited for no device.
+    assert not [each for each in run.result.document["warnings"] if not each.startswith("no array was given")]
     assert audit([run.folder]), audit([run.folder]).findings
 
 

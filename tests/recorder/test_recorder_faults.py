@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -96,6 +97,11 @@ def mean_without_steps(run: Any) -> None:
         run.log(loss=1)
 
 
+def warned(result: Any) -> list[str]:
+    """The warnings, except that the recorder waited for no device: it depends on whether the process has loaded JAX."""
+    return [each for each in result.document["warnings"] if not each.startswith("no array was given")]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -151,7 +157,7 @@ def test_accuracies_are_percent(tmp_path: Path) -> None:
     assert "got the accuracy nan" in broken(tmp_path, evaluate(float("nan"))).reasons[0]
     result = broken(tmp_path, evaluate(0.97), {"test_accuracy": 90})
     assert result.accepted is False
-    assert "looks like fractions" in result.document["warnings"][0]
+    assert "looks like fractions" in warned(result)[0]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +235,7 @@ def test_a_loss_that_is_not_finite_is_reported(tmp_path: Path, capsys: pytest.Ca
 
     result = broken(tmp_path, body, {"training_loss": "< 5"})
     assert result.accepted is False
-    assert "the training loss is nan at step 1" in result.document["warnings"][0]
+    assert "the training loss is nan at step 1" in warned(result)[0]
     assert "the training loss is nan" in capsys.readouterr().err
     assert audit([result.folder]), audit([result.folder]).findings
 
@@ -242,8 +248,8 @@ def test_goals_without_values_are_not_met_and_said(tmp_path: Path) -> None:
     goals = {"training_loss": "< 5", "test_accuracy": 1, "test_loss": None}
     result = broken(tmp_path, body, goals)
     assert result.accepted is False
-    assert len(result.document["warnings"]) == 3
-    assert "remedy: run.log(loss=loss) in each step" in result.document["warnings"][0]
+    assert len(warned(result)) == 3
+    assert "remedy: run.log(loss=loss) in each step" in warned(result)[0]
     assert audit([result.folder]), audit([result.folder]).findings
 
 
@@ -275,41 +281,56 @@ def test_two_recorders_at_once_and_one_twice(tmp_path: Path) -> None:
         one.log(loss=1)
 
 
+_FORKED = """
+import json, os, sys
+import deep5 as d5
+
+with d5.record("parent", {"training_loss": None}, out=sys.argv[1], quiet=True) as run, run.epoch():
+    for step in range(3):
+        with run.step(batch_size=1), run.region("forward"):
+            run.log(loss=step)
+    messages = []
+    uses = [
+        run.region("forward").__enter__,
+        run.step(batch_size=1).__enter__,
+        run.epoch().__enter__,
+        lambda: run.log(loss=1),
+        lambda: run.region("new").__enter__(),
+        lambda: run.__exit__(None, None, None),
+    ]
+    for use in uses:
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                use()
+                os.write(write, b"nothing")
+            except BaseException as error:
+                os.write(write, f"{type(error).__name__}: {error}".encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        messages.append(os.read(read, 10_000).decode())
+        os.close(read)
+        os.waitpid(child, 0)
+print(json.dumps({"messages": messages, "process": os.getpid(), "folder": str(run.folder)}))
+"""
+
+
 def test_a_forked_worker_cannot_record(tmp_path: Path) -> None:
-    with d5.record("parent", {"training_loss": None}, out=tmp_path, quiet=True) as run, run.epoch():
-        for step in range(3):
-            with run.step(batch_size=1), run.region("forward"):
-                run.log(loss=step)
-        messages = []
-        uses: list[Callable[[], Any]] = [
-            run.region("forward").__enter__,
-            run.step(batch_size=1).__enter__,
-            run.epoch().__enter__,
-            lambda: run.log(loss=1),
-            lambda: run.region("new").__enter__(),
-            lambda: run.__exit__(None, None, None),
-        ]
-        for use in uses:
-            read, write = os.pipe()
-            if (child := os.fork()) == 0:
-                try:
-                    use()
-                    os.write(write, b"nothing")
-                except BaseException as error:
-                    os.write(write, f"{type(error).__name__}: {error}".encode())
-                finally:
-                    os._exit(0)
-            os.close(write)
-            messages.append(os.read(read, 10_000).decode())
-            os.close(read)
-            os.waitpid(child, 0)
-    assert messages[-1] == "nothing"
-    for message in messages[:-1]:
-        assert message.startswith(f"UsageError: the recorder belongs to process {os.getpid()}, and this is its child")
+    # In another process: JAX, which other tests load into this one, has threads, and forbids to fork.
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKED, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    answer = json.loads(done.stdout)
+    *messages, last = answer["messages"]
+    assert last == "nothing"
+    for message in messages:
+        assert message.startswith(f"UsageError: the recorder belongs to process {answer['process']}, and this is its ")
         assert "the data loader" in message
-    assert run.result
-    assert len(run.result.samples()["time[forward]"]) == 3
-    assert audit([run.folder])
+    result = load(answer["folder"])
+    assert result
+    assert len(result.samples()["time[forward]"]) == 3
+    assert audit([result.folder])
 
 
 _KILLED = """

@@ -792,7 +792,7 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
 def test_the_command(file: Path, deep5: Command) -> None:
     answer = deep5("study", str(file), "--seeds", "2", "--only", "small")
     assert answer.status == 0
-    assert answer.err.splitlines() == ["small, seed 0", "small, seed 1"]
+    assert not answer.err  # progress is shown from five seconds on
     assert re.search(r"small +\S+ ± \S+", answer.out)
     assert "large" not in answer.out
     answer = deep5("study", str(file), "--seeds", "1", "--only", "large", "--json")

@@ -183,7 +183,9 @@ def test_times_are_stored_and_compared(pytester: pytest.Pytester) -> None:
     assert done.stdout.count("test_time") == 2
 
 
-def test_beside_pytest_benchmark(pytester: pytest.Pytester) -> None:
+def test_beside_pytest_benchmark(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The inner program is no worker of an outer one: pytest-benchmark stores nothing in a worker.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     code = f"""{BENCHMARK}
 def test_other(benchmark):
     benchmark.pedantic(work, args=(10,), rounds=3)

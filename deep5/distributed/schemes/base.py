@@ -13,7 +13,6 @@ import numpy as np
 
 from deep5.core.arguments import is_finite, is_whole
 from deep5.core.communicator import TIMEOUT_S, Communicator, SingleRank
-from deep5.core.deep500 import PAGE, stated_form
 from deep5.core.errors import Unsupported, UsageError, brief
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, StepOptimizer
@@ -91,11 +90,6 @@ class DistributedOptimizer(OptimizerWrapper):
         super().__init_subclass__(**options)
         own = vars(cls).get("step")
         if inspect.isfunction(own):
-            if (got := stated_form(own, ("inputs",))) is not None:
-                raise UsageError(
-                    f"{cls.__qualname__}.step{got} is Deep500's form; allowed: step(self, inputs, info), which uses "
-                    f"backprop, gradients, mean and apply; remedy: {PAGE}, which has a scheme in both forms"
-                )
             cls.step = checked_step(own)  # type: ignore[method-assign]
 
     def __init__(

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deep5.core.deep500 import PAGE, stated_form
 from deep5.core.errors import UsageError
 
 __all__ = ["check_initialised", "check_method", "checked_step", "shown"]
@@ -61,8 +62,10 @@ def check_method(made: object, name: str, base: type) -> None:
             found.bind(*(each for each in given if each.name not in by_name), **by_name)
     except TypeError as error:
         got = shown(name, method) if callable(method) else f"a {type(method).__name__}"
+        former = name == "step" and inspect.isfunction(method) and stated_form(method, ("inputs",)) is not None
+        remedy = f"; remedy: {PAGE}, which has a scheme in Deep500's form and in this one" if former else ""
         raise UsageError(
-            f"{type(made).__name__}.{name} is {got}; allowed: {shown(name, getattr(base, name))}"
+            f"{type(made).__name__}.{name} is {got}; allowed: {shown(name, getattr(base, name))}{remedy}"
         ) from error
 
 
