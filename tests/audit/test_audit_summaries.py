@@ -203,7 +203,8 @@ def one_percent_more(function: Callable[..., Any]) -> Callable[..., Any]:
         (collective_summary, "modelled_s", one_percent_more, "modelled_s of ring at 64 bytes"),
         (collective_summary, "median", one_percent_more, "median_s of library at 64 bytes"),
         (collective_summary, "is_right", lambda _: lambda *given: False, "right of ring at 64 bytes"),
-        (fitting, "_HUBER", lambda value: 10 * value, "machine of collective.json"),
+        # A larger one would change nothing where no time is an outlier.
+        (fitting, "_HUBER", lambda value: value / 100, "machine of collective.json"),
     ],
 )
 def test_a_wrong_summary_of_collectives_is_found(
