@@ -180,7 +180,7 @@ def _check_regions(ledger: Ledger, samples: Samples, steps: _Steps) -> None:
     """Regions do not overlap: together they take no longer than what they are part of."""
     within: dict[int, float] = {}
     between: dict[int, float] = {}
-    judged: dict[int, float] = {}
+    evaluation_s: dict[int, float] = {}
     for label, rows in samples.items():
         if not label.startswith("time[") or label in _OWN:
             continue
@@ -188,7 +188,7 @@ def _check_regions(ledger: Ledger, samples: Samples, steps: _Steps) -> None:
             if label.startswith(_BETWEEN):
                 between[row.epoch or 0] = between.get(row.epoch or 0, 0.0) + row.value
             elif label.startswith(_EVALUATED):
-                judged[row.epoch or 0] = judged.get(row.epoch or 0, 0.0) + row.value
+                evaluation_s[row.epoch or 0] = evaluation_s.get(row.epoch or 0, 0.0) + row.value
             else:
                 within[row.step or 0] = within.get(row.step or 0, 0.0) + row.value
         wrong = [row.value for row in rows if not 0 < row.value < math.inf or row.unit != "s"]
@@ -208,7 +208,7 @@ def _check_regions(ledger: Ledger, samples: Samples, steps: _Steps) -> None:
         ledger.hold(
             8, own <= room, f"the regions between the steps of epoch {epoch} took {own:.6g} s of {whole:.6g} s there"
         )
-    for epoch, own in judged.items():
+    for epoch, own in evaluation_s.items():
         whole = evaluated.get(epoch, 0.0)
         ledger.hold(
             8,

@@ -52,9 +52,9 @@ def _check_order(ledger: Ledger, document: Mapping[str, Any], lines: Sequence[ML
         inner = [("eval_start", number), ("eval_stop", number)] if number in evaluated else []
         due += [("epoch_start", number), *inner, ("epoch_stop", number)]
     ledger.same(8, "the events of the recording", names, [*due, ("run_stop", None)])
-    judged = {(row.epoch or 0) + 1 for row in samples.get("time[evaluation]", ())}
+    sampled = {(row.epoch or 0) + 1 for row in samples.get("time[evaluation]", ())}
     ledger.hold(
-        8, evaluated <= judged, f"epochs {sorted(evaluated - judged, key=str)!s:.60} are evaluated by the events only"
+        8, evaluated <= sampled, f"epochs {sorted(evaluated - sampled, key=str)!s:.60} are evaluated by the events only"
     )
 
 
@@ -63,7 +63,7 @@ def _check_durations(ledger: Ledger, lines: Sequence[MLLogLine], samples: Sample
     at = {(line.key, line.metadata.get("epoch_num")): line.time_ms / 1e3 for line in lines}
     evaluated = {row.epoch: row.value for row in samples.get("time[evaluation]", ())}
     for row in samples.get("time[epoch]", ()):
-        number, judged = (row.epoch or 0) + 1, evaluated.get(row.epoch, 0.0)
+        number, evaluation_s = (row.epoch or 0) + 1, evaluated.get(row.epoch, 0.0)
         begin, end = at.get(("epoch_start", number)), at.get(("epoch_stop", number))
         if begin is None or end is None:
             continue  # a finding of the order
@@ -71,7 +71,7 @@ def _check_durations(ledger: Ledger, lines: Sequence[MLLogLine], samples: Sample
         most = whole if row.epoch in evaluated else row.value
         ledger.hold(
             8,
-            row.value + judged <= whole + _SLACK_S and whole <= most + _SLACK_S,
-            f"epoch {number} took {row.value:.6g} s and its evaluations {judged:.6g} s by the samples, and "
+            row.value + evaluation_s <= whole + _SLACK_S and whole <= most + _SLACK_S,
+            f"epoch {number} took {row.value:.6g} s and its evaluations {evaluation_s:.6g} s by the samples, and "
             f"{whole:.6g} s by the events",
         )

@@ -30,12 +30,12 @@ def samplers(
             "samples"
         )
     # Evaluation stores nothing for gradients: larger batches take little more memory, and less time.
-    judged = max(size, 256)
-    judged = min(judged, length(splits.test) or judged)
+    evaluation_size = max(size, 256)
+    evaluation_size = min(evaluation_size, length(splits.test) or evaluation_size)
     made = []
     for key, listed, samples, number in (
         ("train_sampler", "train_transforms", splits.train, batch_size),
-        ("validation_sampler", "test_transforms", splits.test, judged),
+        ("validation_sampler", "test_transforms", splits.test, evaluation_size),
     ):
         transforms = parts[listed].transforms()
         try:
@@ -58,10 +58,10 @@ def samplers(
         from deep5.distributed.sharding import ShardedSampler
 
         rank, ranks = communicator.rank, communicator.size
-        judged_by = length(splits.test)
-        if judged_by is not None and judged_by < ranks:
+        test_count = length(splits.test)
+        if test_count is not None and test_count < ranks:
             raise RecipeError(
-                f"{parts['dataset'].where}{ranks} ranks share {judged_by} test samples; allowed: at least one a rank; "
+                f"{parts['dataset'].where}{ranks} ranks share {test_count} test samples; allowed: at least one a rank; "
                 "remedy: fewer ranks"
             )
         try:

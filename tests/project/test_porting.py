@@ -43,7 +43,8 @@ def test_each_replacement_exists() -> None:
         for path in re.findall(r"\bd5((?:\.\w+)+)", new):
             found: Any = d5
             for part in path[1:].split("."):
-                found = getattr(found, part)
+                found = getattr(found, part, None)
+            assert found is not None, path
 
 
 @pytest.mark.parametrize("name", sorted(name for name in NAMES if not hasattr(d5, name)))
@@ -154,6 +155,9 @@ def test_methods_in_the_former_form_are_answered_with_the_new_one() -> None:
 
 
 def test_methods_in_the_present_form_are_accepted() -> None:
-    type("Own", (d5.UpdateRule,), {"prepare_param": lambda self, p, s: p, "update_rule": lambda self, g, p, s: (p, s)})
-    type("Own", (d5.UpdateRule,), {"new_input": lambda self, *given: {}, "update_rule": lambda self, *given: given})
-    type("Own", (d5.Operator,), {"backward": lambda self, *given: given})
+    # A class in a former form raises when it is defined.
+    prepared = {"prepare_param": lambda self, p, s: p, "update_rule": lambda self, g, p, s: (p, s)}
+    assert issubclass(type("Own", (d5.UpdateRule,), prepared), d5.UpdateRule)
+    variadic = {"new_input": lambda self, *given: {}, "update_rule": lambda self, *given: given}
+    assert issubclass(type("Own", (d5.UpdateRule,), variadic), d5.UpdateRule)
+    assert issubclass(type("Own", (d5.Operator,), {"backward": lambda self, *given: given}), d5.Operator)
