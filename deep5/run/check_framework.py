@@ -24,7 +24,7 @@ from deep5.run.framework_report import FrameworkReport, FrameworkRow
 __all__ = ["TIME_LIMIT_S", "check_framework"]
 
 TIME_LIMIT_S = 300.0
-"""Time limit of one group of checks."""
+"""Time limit of one group of checks, and the shortest one of a framework's start."""
 
 _ROWS = "rows.jsonl"
 # The words with which a child reports that a group begins; the others name what comes before the first group.
@@ -41,7 +41,8 @@ def check_framework(name: str, *, seed: int = 0, time_limit_s: float = TIME_LIMI
     Args:
         name: A registered name, mode included, or `FILE.py:NAME`.
         seed: As for `check_executor`.
-        time_limit_s: Time limit of one group.
+        time_limit_s: Time limit of one group. What comes before the first one, such as imports, has `TIME_LIMIT_S` at
+            least.
 
     Raises:
         UsageError: The name does not exist, or the file cannot be run or has no such back-end.
@@ -81,14 +82,15 @@ def _run(
 ) -> tuple[bool, tuple[dict[str, Any], list[FrameworkRow]]]:
     """The groups that are not done: whether all of them ran; name and version of the framework, and the rows."""
     began = monotonic()
+    start_limit_s = max(time_limit_s, TIME_LIMIT_S)
 
     def hear(doing: str) -> float:
         nonlocal began
         began = monotonic()
-        return time_limit_s
+        return start_limit_s if doing == _LOADING else time_limit_s
 
     ended = run_function(
-        _checked, name, list(done), seed, str(place), time_limit_s=time_limit_s, hear=hear, separate=True
+        _checked, name, list(done), seed, str(place), time_limit_s=start_limit_s, hear=hear, separate=True
     )
     lasted_s = monotonic() - began
     about: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_a_recipe_s_file_is_not_run_to_complete_a_word(tmp_path: Path, monkeypat
 def script() -> str:
     """The completion script of the command."""
     done = subprocess.run(
-        [shutil.which("deep5") or "deep5"],
+        [Path(sys.executable).with_name("deep5")],
         env={**os.environ, "_DEEP5_COMPLETE": "bash_source"},
         capture_output=True,
         text=True,
@@ -95,7 +96,6 @@ def script() -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(shutil.which("deep5") is None, reason="the command deep5 is not installed")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize(
     ("words", "replies"),
@@ -117,7 +117,12 @@ def test_bash(script: str, words: tuple[str, ...], replies: list[str], tmp_path:
     program = f"compopt() {{ :; }}\n{program}"
     program += 'printf "%s\\n" "${COMPREPLY[@]}"\n'
     done = subprocess.run(
-        [shutil.which("bash") or "bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [shutil.which("bash") or "bash", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert done.stdout.splitlines() == replies

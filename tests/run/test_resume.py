@@ -437,7 +437,7 @@ def killed_at(*steps: int, words: tuple[str, ...], out: str = "results") -> Path
     for step in steps:
         Path("end-at").write_text(str(step))
         done = forked.run(["-m", "deep5", "run", "own.py", *own])
-        assert done.returncode != 0
+        assert done.returncode == 9, f"status {done.returncode}: {done.stderr}"
         own = (*words, "--quiet", "--resume", str(only(Path(out))))
     Path("end-at").unlink()
     return only(Path(out))
