@@ -143,11 +143,12 @@ def _check_parts(
 
 
 def _models_as_they_are(document: Mapping[str, Any]) -> Iterator[str]:
-    """The candidates that may run a library's model as it is: on its own framework, without a mode."""
+    """The candidates that may run a library's model as it is: on its own framework, which also runs the export."""
+    frameworks = {str(candidate["framework"]) for candidate in document["candidates"]}
     for candidate in document["candidates"]:
         model = (parts_of(document) | candidate["recipe"]).get("model")
         zoo = isinstance(model, str) and model in registered("networks")
-        if ":" not in str(candidate["framework"]) and not zoo:
+        if f"{candidate['framework']}:exported" in frameworks and not zoo:
             yield candidate["label"]
 
 

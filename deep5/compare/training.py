@@ -85,8 +85,14 @@ def _prove(
     waypoints = Waypoints.of_arrays(load_file(request["waypoints"]))
     report("the proof's trajectories")
     feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
-    make = _maker(recipe, parts.framework)
-    played = play(executors_of(parts), make, feeds, waypoints, _schedules(recipe, parts))
+    make, executors = _maker(recipe, parts.framework), executors_of(parts)
+
+    def drawing(network: Any) -> GraphExecutor:
+        executor = executors(network)
+        _draw_as_export(parts, executor)
+        return executor
+
+    played = play(drawing, make, feeds, waypoints, _schedules(recipe, parts))
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "left_out": list(played.left_out),
@@ -129,6 +135,12 @@ def _time(
     fault = fault or unfinished(parts.executor, clock)
     fault = None if fault is None else f"{fault}; its work is not on the clock"
     loss = float(np.asarray(to_numpy(clock.outputs["loss"]), np.float64).reshape(-1)[0])
+    warnings = list(parts.warnings)
+    if _draw_as_export(parts, parts.executor):
+        warnings.append(
+            f"{parts.network.own.name} as it is draws its dropout from its library's random numbers in the timed steps; "
+            "in the proof it has the masks of its export"
+        )
     if fault is None and np.isfinite(loss) and trainer.accumulate == 1:
         other = not_trained(trainer, first_batches(parts, WITNESSED), _maker(of_reference(recipe), "reference"))
         fault = None if other is None else f"it {other}: the timed steps do not compute what the proved ones do"
@@ -149,7 +161,7 @@ def _time(
         **({} if fault is None else {"reason": fault}),
         **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
         "settings": observed(parts.executor.settings()) | {"train_samples": len(parts.train_sampler.dataset)},
-        "warnings": list(parts.warnings),
+        "warnings": warnings,
         "provenance": provenance_of(parts),
         "peaks": peaks_of(framework_of(recipe), recipe.value("device")),
         "machine": machine_between(before),
@@ -179,27 +191,25 @@ def assembled(recipe: Recipe) -> Any:
     return parts
 
 
-# Operators that draw random numbers: libraries draw them from their own streams, deep5 from its own for all back-ends.
-_RANDOM = (
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-)
-
-
 def _check_noise(parts: Any) -> None:
-    """Reject a library's model that draws random numbers in training: its export draws others."""
-    drawn = [node.op_type for node in parts.executor.network.nodes if node.op_type in _RANDOM]
-    if drawn and parts.network is not None and parts.network.as_it_is:
+    """Reject a library's model that draws random numbers also in evaluation."""
+    from deep5.networks.kernels.drawing import draws
+
+    if parts.network is not None and parts.network.as_it_is and draws(parts.executor.network):
         raise UsageError(
-            f"{parts.network.own.name} as it is draws random numbers ({drawn[0]}) from the stream of its library, and "
-            "its training cannot be compared with that of its export, which draws others; remedy: compare the exports "
-            "(--frameworks pytorch:exported,jax, say), set its dropout to 0, or compare inference (--of inference)"
+            f"{parts.network.own.name} as it is draws random numbers from the stream of its library, and its export "
+            "draws others; allowed: dropout; remedy: compare the exports (--frameworks pytorch:exported,jax, say)"
         )
+
+
+def _draw_as_export(parts: Any, executor: GraphExecutor) -> bool:
+    """Let the executor of a library's model as it is drop the elements that its export drops; whether there are any."""
+    if parts.network is None or not parts.network.as_it_is:
+        return False
+    if all(node.op_type != "Dropout" for node in parts.executor.network.nodes):
+        return False
+    parts.network.own.draw_as_export(executor)
+    return True
 
 
 def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:

@@ -79,3 +79,11 @@ class OwnModel(ABC):
             Unsupported: The copy cannot stand for the export, with the reason.
         """
         raise Unsupported(f"{self.kind} cannot be compared with its export yet")
+
+    def draw_as_export(self, executor: GraphExecutor) -> None:
+        """Let an executor of `executor_of` drop the elements in training that the export drops, from now on.
+
+        Raises:
+            Unsupported: It cannot, with the reason.
+        """
+        raise Unsupported(f"{self.kind} draws from the random numbers of its library only")

@@ -17,6 +17,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
+from deep5.frameworks.pytorch.given_masks import given_masks
 from deep5.networks.module_state import attributes_of
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
@@ -31,6 +32,7 @@ from deep5.networks.probing import (
     said_of,
     tried,
 )
+from deep5.networks.run_modes import TrainingForm, training_form
 
 __all__ = ["ModuleExecutor", "from_module"]
 
@@ -111,6 +113,7 @@ class ModuleExecutor(TorchExecutor):
         graph: Network | None = None,
     ) -> None:
         self.module, self._loss = module, loss
+        self._form: TrainingForm | None = None
         self._said = f"the module {type(module).__name__}", f"the loss {said_of(loss)}"
         self._fed = tuple(inputs)
         self._place = _place(module)
@@ -140,6 +143,15 @@ class ModuleExecutor(TorchExecutor):
             network = graph
         kind, index = self._place.type, self._place.index or 0
         super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)
+
+    def draw_as_graph(self) -> None:
+        """Drop by the masks of the graph from now on, instead of random numbers of torch.
+
+        Raises:
+            Unsupported: The masks of the graph are unknown before it runs.
+        """
+        assert isinstance(self.network, Network)  # noqa: S101 - only stand-ins for a graph
+        self._form = training_form(self.network)
 
     def _live(self, name: str) -> Any:
         if name in self._parameters:
@@ -189,7 +201,11 @@ class ModuleExecutor(TorchExecutor):
         if not training:
             return self._both(feed)
         with self._random(self._info(info)):
-            return self._both(feed)
+            if self._form is None:
+                return self._both(feed)
+            drawn = [torch.from_numpy(mask).to(self._place) for mask in self._form.draw(extents, self._info(info))]
+            with given_masks(type(self.module).__name__, list(zip(self._form.masks, drawn, strict=True))):
+                return self._both(feed)
 
     def _both(self, feed: list[Any]) -> tuple[Any, Any]:
         *given, label = feed

@@ -20,13 +20,16 @@ from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_files import is_own_file
 from deep5.core.own_model import Exported, OwnModel
 from deep5.core.tensors import TensorSpec, dtype_name
+from deep5.frameworks.pytorch.given_masks import exportable_dropout
 from deep5.frameworks.pytorch.native import ModuleExecutor, from_module
 from deep5.networks.arguments import as_network
+from deep5.networks.kernels.drawing import OPERATORS
 
 __all__ = ["TorchModel"]
 
 # Exporters take a dimension of 0 or 1 for a constant.
 _SAMPLES = 3
+_DROPOUT = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 
 
 def cross_entropy(output: Any, label: Any) -> Any:
@@ -99,7 +102,26 @@ class TorchModel(OwnModel):
         Raises:
             Unsupported: The module cannot be exported, or the export has other parameters.
         """
-        module = copy.deepcopy(self._module).to("cpu").train()
+        proto = self._exported(training=True)
+        drawn = _drawn(proto)
+        if drawn and drawn != _drawn(self._exported(training=False)):
+            raise Unsupported(
+                f"{self.name} draws random numbers in training only ({drawn[0]}), and its export would also draw them "
+                "in evaluation; allowed: dropout; remedy: torch.nn.Dropout or torch.nn.functional.dropout, or run it as "
+                "it is on pytorch"
+            )
+        trained, frozen, changes = _compared(self._module, {value.name for value in proto.graph.initializer})
+        return Exported(
+            proto=proto,
+            trained=trained,
+            frozen=frozen,
+            changes=(*changes, *_drop_copies(self._module)),
+            exporter=f"torch.onnx {torch.__version__}",
+        )
+
+    def _exported(self, training: bool) -> Any:
+        """The module in a mode as an `onnx.ModelProto`."""
+        module = copy.deepcopy(self._module).to("cpu").train(training)
         specs = self._specs(module)
         *given, label = specs
         if not isinstance(self._loss, str):
@@ -119,9 +141,9 @@ class TorchModel(OwnModel):
         )
         if not isinstance(self._loss, str):
             shapes = (shapes,)  # of the arguments that the function with the loss takes as one tuple
-        with _quiet():
-            try:
-                program = torch.onnx.export(
+        try:
+            with _quiet(), exportable_dropout():
+                return torch.onnx.export(
                     module,
                     arguments,
                     dynamo=True,
@@ -131,18 +153,9 @@ class TorchModel(OwnModel):
                     dynamic_shapes=shapes,
                     input_names=given,
                     output_names=outputs,
-                )
-            except Exception as error:
-                raise Unsupported(_why_not(self.name, error)) from error
-        proto = program.model_proto
-        trained, frozen, changes = _compared(self._module, {value.name for value in proto.graph.initializer})
-        return Exported(
-            proto=proto,
-            trained=trained,
-            frozen=frozen,
-            changes=changes,
-            exporter=f"torch.onnx {torch.__version__}",
-        )
+                ).model_proto
+        except Exception as error:
+            raise Unsupported(_why_not(self.name, error)) from error
 
     def executor_of(self, network: NetworkSpec, seed: int) -> GraphExecutor:
         """A copy of the module, with the export's weights; see `OwnModel.executor_of`."""
@@ -154,6 +167,11 @@ class TorchModel(OwnModel):
             for name in (*graph.parameter_specs, *graph.buffer_specs):
                 named[name].copy_(torch.from_numpy(graph.initial(name)))
         return ModuleExecutor(module, self._function, self._specs(module), ("logits", "loss"), seed, graph)
+
+    def draw_as_export(self, executor: GraphExecutor) -> None:
+        """See `OwnModel.draw_as_export`; each call of `torch.nn.functional.dropout` has a mask."""
+        assert isinstance(executor, ModuleExecutor)  # noqa: S101 - made by executor_of
+        executor.draw_as_graph()
 
 
 def _compared(module: Any, stored: set[str]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -190,6 +208,17 @@ def _compared(module: Any, stored: set[str]) -> tuple[tuple[str, ...], tuple[str
             "the batch as a population (ONNX), not its unbiased estimate (PyTorch): evaluation differs slightly"
         )
     return trained, frozen, tuple(changes)
+
+
+def _drop_copies(module: Any) -> tuple[str, ...]:
+    """Of dropout that writes to its input, a sentence each."""
+    found = [name for name, part in module.named_modules() if isinstance(part, _DROPOUT) and part.inplace]
+    return tuple(f"the dropout {name} does not write to its input (inplace=False)" for name in found)
+
+
+def _drawn(proto: Any) -> list[str]:
+    """The operators that draw random numbers, without dropout."""
+    return [node.op_type for node in proto.graph.node if node.op_type in OPERATORS]
 
 
 def _keeps_statistics(part: Any) -> bool:

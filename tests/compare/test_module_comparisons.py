@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from torch import nn
 
 from deep5.audit.folders import audit
 from deep5.compare.driver import run_comparison
 from deep5.compare.plan import make_plan
 from deep5.compare.proof import ProofRow, inference_rows, training_rows
-from deep5.core.errors import UsageError
+from deep5.core.errors import Deep5Error
 from deep5.recipe.recipe import load_recipe
 
 NETS = """
@@ -45,6 +46,50 @@ class Wrong(Net):
 class Noisy(Net):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+class Rows(Net):
+    def forward(self, x):
+        return nn.functional.dropout1d(super().forward(x), 0.5, self.training)
+
+class Scaled(Net):
+    def forward(self, x):
+        return super().forward(x * (1 + torch.rand_like(x)) if self.training else x)
+
+class Always(Net):
+    def forward(self, x):
+        return super().forward(x * (1 + torch.rand_like(x)))
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rise, self.drop, self.classes = nn.Conv1d(1, 8, 1), nn.Dropout1d(0.4), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.classes(torch.tanh(self.drop(self.rise(x.unsqueeze(1)))).flatten(1))
+
+class Dropping(Net):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.last = nn.Dropout(0.1), nn.Dropout(0.3, inplace=True)
+
+    def forward(self, x):
+        return super().forward(self.drop(x)) + torch.tanh(self.last(self.b(self.a(x))))
+
+class Swapped(Dropping):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            return super().forward(x)
+        return super().forward(self.drop(x))
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rise = nn.Linear(1, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.classes = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.classes(self.layer(self.rise(x.unsqueeze(-1))).mean(1))
 """
 KERAS = """
 import keras
@@ -53,6 +98,7 @@ def model():
     layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
     return keras.Sequential([keras.Input((4,)), *layers])
 """
+DROPOUT = nn.functional.dropout
 SETTINGS = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "threads": 1}
 
 
@@ -107,11 +153,30 @@ def test_a_module_that_trains_otherwise_than_its_export_is_found(nets: Path) -> 
     assert all(row.passed for row in proof("nets.py:Wrong", "pytorch:exported", nets))
 
 
-def test_a_module_that_draws_random_numbers_is_compared_as_exports_or_in_inference(nets: Path) -> None:
-    with pytest.raises(UsageError, match=r"Noisy as it is draws random numbers \(Dropout\).*--of inference"):
-        proof("nets.py:Noisy", "pytorch", nets)
-    assert all(row.passed for row in proof("nets.py:Noisy", "pytorch:exported", nets))
-    assert all(row.passed for row in proof("nets.py:Noisy", "pytorch", nets, "inference"))
+@pytest.mark.parametrize("model", ["Noisy", "Dropping", "Channels", "Block"])
+def test_a_module_with_dropout_is_proved_with_the_masks_of_its_export(model: str, nets: Path) -> None:
+    for name in ("pytorch", "pytorch:exported"):
+        rows = proof(f"nets.py:{model}", name, nets)
+        assert {row.part for row in rows} >= {"a", "b", "c"}
+        assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+    assert nn.functional.dropout is DROPOUT
+
+
+def test_a_module_that_drops_other_elements_than_its_export_is_not_compared(nets: Path) -> None:
+    assert not proof("nets.py:Swapped", "pytorch", nets)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("Rows", "dropout of channels of .*, where the channels are the first axis.*remedy: torch.nn.Dropout"),
+        ("Scaled", r"draws random numbers in training only \(RandomUniformLike\).*remedy: torch.nn.Dropout"),
+        ("Always", "draws random numbers from the stream of its library.*remedy: compare the exports"),
+    ],
+)
+def test_a_module_that_draws_other_random_numbers_is_not_compared(model: str, why: str, nets: Path) -> None:
+    with pytest.raises(Deep5Error, match=why):
+        proof(f"nets.py:{model}", "pytorch", nets)
 
 
 def test_the_framework_of_a_module_takes_part_twice(nets: Path) -> None:
