@@ -138,8 +138,8 @@ def _time(
     warnings = list(parts.warnings)
     if _draw_as_export(parts, parts.executor):
         warnings.append(
-            f"{parts.network.own.name} as it is draws its dropout from its library's random numbers in the timed steps; "
-            "in the proof it has the masks of its export"
+            f"{parts.network.own.name} as it is draws its dropout from its library's random numbers in the timed "
+            "steps; in the proof it has the masks of its export"
         )
     if fault is None and np.isfinite(loss) and trainer.accumulate == 1:
         other = not_trained(trainer, first_batches(parts, WITNESSED), _maker(of_reference(recipe), "reference"))

@@ -1,4 +1,4 @@
-"""Dropout of PyTorch's functions by given masks: those of a module's export, so that both can be proved to train alike."""
+"""Dropout of PyTorch's functions by given masks: those of a module's export, to prove that both train alike."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def exportable_dropout() -> Iterator[None]:
     """Let PyTorch's functions drop as ONNX's operator can: into a new tensor, and channels by a factor for each."""
     drop = functional.dropout
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
         return drop(input, p, training)
 
-    def features(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def features(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
         return _features(drop, input, p, training)
 
     with _replaced({"dropout": dropout, **dict.fromkeys(_OF_FEATURES, features)}):
@@ -75,12 +75,12 @@ def given_masks(name: str, masks: Sequence[tuple[Mask, Any]]) -> Iterator[None]:
             )
         return found.to(value.dtype)
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
         if not training or not 0.0 < p < 1.0:
             return drop(input, p, training, inplace)
         return input.mul_(factors(p, input)) if inplace else input * factors(p, input)
 
-    def features(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def features(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
         return _features(dropout, input, p, training)
 
     def attention(

@@ -107,8 +107,8 @@ class TorchModel(OwnModel):
         if drawn and drawn != _drawn(self._exported(training=False)):
             raise Unsupported(
                 f"{self.name} draws random numbers in training only ({drawn[0]}), and its export would also draw them "
-                "in evaluation; allowed: dropout; remedy: torch.nn.Dropout or torch.nn.functional.dropout, or run it as "
-                "it is on pytorch"
+                "in evaluation; allowed: dropout; remedy: torch.nn.Dropout or torch.nn.functional.dropout, or run it "
+                "as it is on pytorch"
             )
         trained, frozen, changes = _compared(self._module, {value.name for value in proto.graph.initializer})
         return Exported(
