@@ -108,6 +108,15 @@ def _touched(b: Backward, share: ir.Value | None, x: ir.Value, window: Window, r
     return b.op("Reshape", spread, b.op("Concat", b.op("Shape", share, end=2), b.op("Shape", spread, start=2), axis=0))
 
 
+def _covered(window: Window, x: ir.Value, y: ir.Value) -> bool:
+    """Whether the windows reach the last element and no padding: MaxUnpool counts indices in what they cover."""
+    sizes = zip(extents(x)[2:], extents(y)[2:], window.strides, window.spans(window.kernel), strict=True)
+    return not window.padded and all(
+        isinstance(size, int) and isinstance(count, int) and size == (count - 1) * stride + span
+        for size, count, stride, span in sizes
+    )
+
+
 def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = max of x over a window: dy goes to the element that the forward pass selected, the first one in a tie.
 
@@ -125,7 +134,7 @@ def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         indices = b.output(node, 1, node.outputs[0].shape, ir.DataType.INT64)
     window = Window.of(node, len(extents(x)) - 2)
     apart = all(t >= span for t, span in zip(window.strides, window.spans(window.kernel), strict=True))
-    if apart and x.dtype == ir.DataType.FLOAT:  # ONNX Runtime supports only float32
+    if apart and x.dtype == ir.DataType.FLOAT and _covered(window, x, node.outputs[0]):  # ONNX Runtime supports only float32
         return [b.op("MaxUnpool", dy, indices, b.shape(x), kernel_shape=window.kernel, strides=window.strides)]
     size = b.op("Reshape", b.op("Size", x), b.ints(1))
     # Indices count over the whole tensor; overlapping windows may select an element more than once, hence add.

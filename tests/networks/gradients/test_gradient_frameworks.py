@@ -13,6 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from deep5.core.plugins import framework
+from deep5.core.tensors import to_numpy
 from deep5.networks import Network, NetworkBuilder, lenet, ones, resnet
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.batch_normalization import expand_training
@@ -460,3 +462,28 @@ def test_a_frozen_batch_normalisation_is_split_too() -> None:
     nodes = [node for node in graph.nodes if node.op_type == "BatchNormalization"]
     assert nodes
     assert not any("training_mode" in node.attributes for node in nodes)
+
+
+@pytest.mark.parametrize("framework_name", ["reference", "onnxruntime"])
+@pytest.mark.parametrize(
+    ("size", "stride", "pads"), [(7, 2, [0] * 4), (6, 2, [1] * 4), (7, 2, [0, 0, 1, 1]), (9, 3, [0] * 4)]
+)
+def test_windows_beside_each_other_may_leave_a_rest_and_reach_padding(
+    framework_name: str, size: int, stride: int, pads: list[int]
+) -> None:
+    import torch
+
+    build = NetworkBuilder("pool")
+    x = build.input("x", ("N", 2, size, size))
+    weight = build.parameter("w", (2, 1, 1))
+    scaled = build.op("Mul", x, weight)
+    y = build.op("MaxPool", scaled, kernel_shape=[2, 2], strides=[stride] * 2, pads=pads)
+    network = build.network({"loss": build.op("ReduceMean", build.op("Mul", y, y), keepdims=0)})
+    executor = framework(framework_name).executor(network)
+    given = np.random.default_rng(0).standard_normal((3, 2, size, size)).astype(np.float32)
+    executor.inference_and_backprop({"x": given})
+    own = torch.tensor(network.initial("w"), requires_grad=True)
+    sides = (pads[1], pads[3], pads[0], pads[2])
+    padded = torch.nn.functional.pad(torch.from_numpy(given) * own, sides, value=-np.inf)
+    torch.nn.functional.max_pool2d(padded, 2, stride).square().mean().backward()
+    np.testing.assert_allclose(to_numpy(executor.gradients()["w"]), own.grad, rtol=1e-5)
