@@ -179,7 +179,7 @@ def _exported(
     graph = Network.from_onnx(found.proto, parameters=list(found.trained))
     if found.frozen:
         graph = graph.freeze(*found.frozen)
-    if isinstance(loss, str):
+    if "loss" not in graph.outputs:
         graph = graph.add_loss("logits", loss, label_spec=inputs[_LABEL])
     document = _document(parts, own.name, own.kind, f"exported by {found.exporter}")
     return graph, {**document, "changes": list(found.changes)}

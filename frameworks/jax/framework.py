@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -32,6 +32,9 @@ class JAX(Framework):
     requires = ("jax",)
     owns_arrays = True
     thread_variable = "PJRT_NPROC"
+    modes: ClassVar[Mapping[str, str]] = {
+        "exported": "a model of Flax or of JAX functions is exported to ONNX and runs as that network",
+    }
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)

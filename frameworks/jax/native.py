@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,9 +20,10 @@ from deep5.frameworks.jax.executor import JAXExecutor
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.networks.native import NativeNetwork
+from deep5.networks.network import Network
 from deep5.networks.probing import UNFIT, checked_inputs, checked_seed, misfit, said_of, tried
 
-__all__ = ["from_jax"]
+__all__ = ["from_jax", "in_place_of", "named_leaves"]
 
 Tree = Any
 Leaves = tuple[dict[str, Any], Any]
@@ -85,8 +87,8 @@ def from_jax(
     if outputs is not None and not isinstance(outputs, Mapping):
         raise UsageError(f"got {outputs!r} as outputs; allowed: None, or a dict of TensorSpec by name")
     specs = checked_inputs(inputs)
-    values, tree = _named(parameters)
-    held, held_tree = _named({} if buffers is None else buffers)
+    values, tree = named_leaves(parameters)
+    held, held_tree = named_leaves({} if buffers is None else buffers)
     _check_leaves(values, held)
     program = _NativeProgram(apply, (values, tree), None if buffers is None else (held, held_tree))
     found = program.infer(specs)
@@ -107,6 +109,22 @@ def from_jax(
     # The executor has copied the values; from here on only their hash is needed.
     executor.network = replace(network, weights=network.weights_hash(), values={})
     return executor
+
+
+def in_place_of(graph: Network, apply: Callable[..., Any], *, device: str | Device, seed: int) -> JAXExecutor:
+    """The executor of a JAX function in place of the graph to which it was exported.
+
+    Args:
+        graph: The graph, whose parameters the function gets, by name.
+        apply: As for `from_jax`, without buffers.
+        device: As for `from_jax`.
+        seed: As for `from_jax`.
+    """
+    values = OrderedDict((name, graph.initial(name)) for name in graph.parameter_specs)  # JAX keeps this order
+    program = _NativeProgram(apply, named_leaves(values), None)
+    program.infer(graph.inputs)
+    program.outputs = tuple(graph.outputs)
+    return JAXExecutor(graph, program, device=read_device(device), seed=seed)
 
 
 class _NativeProgram:
@@ -134,7 +152,7 @@ class _NativeProgram:
         self.outputs: tuple[str, ...] = ()
         self.structure = ""
         self.parameters, self._parameter_tree = _abstracted(parameters)
-        self.buffers, self._buffer_tree = _abstracted(_named({}) if buffers is None else buffers)
+        self.buffers, self._buffer_tree = _abstracted(named_leaves({}) if buffers is None else buffers)
         self.evaluation = Function(lambda *given: self._call(*given, training=False), "")
         self.training = Function(lambda *given: self._call(*given, training=True), "")
         self._inputs: Specs = {}
@@ -257,7 +275,7 @@ def _narrowed(value: Any, x64: bool) -> Any:
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
-def _named(tree: Tree) -> Leaves:
+def named_leaves(tree: Tree) -> Leaves:
     """Copies of a tree's leaves by path, and the tree's structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     found: dict[str, Any] = {}

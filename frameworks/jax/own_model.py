@@ -1,9 +1,10 @@
-"""`JAXModel`: a user's network in JAX with a loss: a module of Flax, or a pair of functions."""
+"""`JAXModel`: a user's network in JAX with a loss, a module of Flax or a pair of functions, as it is or exported."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,15 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from deep5.core.executors import GraphExecutor
-from deep5.core.own_model import OwnModel
+from deep5.core.network_spec import NetworkSpec
+from deep5.core.own_model import Exported, OwnModel
 from deep5.core.tensors import Device, TensorSpec
-from deep5.frameworks.jax.native import from_jax
+from deep5.frameworks.jax.native import from_jax, in_place_of, named_leaves
+from deep5.frameworks.jax.own_export import OwnNetwork, check_float64, exported
+from deep5.networks.arguments import as_network
 from deep5.networks.flax_state import is_flax, is_nnx
-from deep5.networks.probing import said_of, tried
+from deep5.networks.probing import one_tensor, said_of, tried
 
 __all__ = ["JAXModel"]
 
-_SAMPLES = 2
+_SAMPLES, _MATRIX = 2, 2
 # Names by which modules of Flax take whether they train, and the value in training.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False}
 
@@ -79,12 +83,15 @@ class JAXModel(OwnModel):
     ) -> None:
         self._model, self._inputs, self._device, self._seed = model, dict(inputs), device, seed
         self._loss = _LOSSES[loss] if isinstance(loss, str) else loss
+        # The losses of graphs have the classes on axis 1, which is the last axis only of a matrix.
+        self._classes_last = loss == "cross_entropy"
+        self._own_loss = not isinstance(loss, str)
         self.name = type(model).__name__ if is_flax(model) else said_of(model[1])
         self.kind = "flax.nnx.Module" if is_nnx(model) else "flax.linen.Module" if is_flax(model) else "JAX functions"
 
     def executor(self, seed: int) -> GraphExecutor:
         """The model as it is; see `OwnModel.executor`."""
-        parameters, buffers, run = self._nnx() if is_nnx(self._model) else self._linen_or_pair()
+        parameters, buffers, run = self._parts()
         *given, label = self._inputs
         loss = self._loss
 
@@ -107,10 +114,67 @@ class JAXModel(OwnModel):
         apply.__qualname__ = self.name
         return from_jax(apply, parameters, inputs=self._inputs, buffers=buffers, device=self._device, seed=seed)
 
+    def exported(self) -> Exported:
+        """Export by jax2onnx, as a function of the parameters for batches of any size; see `OwnModel.exported`.
+
+        Raises:
+            MissingDependency: jax2onnx is not installed.
+            Unsupported: The model cannot be exported, or trains otherwise than it evaluates.
+        """
+        return exported(self._network())
+
+    def executor_of(self, network: NetworkSpec, seed: int) -> GraphExecutor:
+        """The model with the export's weights; see `OwnModel.executor_of`."""
+        graph, own = as_network(network), self._network()
+        double = any(spec.dtype == "float64" for spec in graph.parameter_specs.values())
+        with jax.enable_x64(double or bool(jax.config.jax_enable_x64)):
+            if double:
+                values = {name: jnp.asarray(value, "float64") for name, value in own.parameters.items()}
+                check_float64(replace(own, parameters=values))
+
+            def apply(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+                values = [parameters.get(name, value) for name, value in own.parameters.items()]
+                outputs, _ = own.run(values, list(own.buffers.values()), [inputs[name] for name in self._inputs], True)
+                return dict(zip(("logits", "loss"), outputs, strict=True))
+
+            return in_place_of(graph, apply, device=self._device, seed=seed)
+
+    def _network(self) -> OwnNetwork:
+        """The model as a function of values by name; it also returns the loss if it gets the label."""
+        parameters, buffers, run = self._parts()
+        values, tree = named_leaves(parameters)
+        held, held_tree = named_leaves({} if buffers is None else buffers)
+        count = len(self._inputs) - 1
+
+        def outputs(
+            own: Sequence[Any], state: Sequence[Any], given: Sequence[Any], training: bool
+        ) -> tuple[Sequence[Any], Sequence[Any]]:
+            old = None if buffers is None else jax.tree.unflatten(held_tree, state)
+            found, new = run(jax.tree.unflatten(tree, own), old, list(given[:count]), training)
+            found = one_tensor(f"the model {self.name}", found, jax.Array)
+            return (found, *(self._loss(found, label) for label in given[count:])), jax.tree.leaves(new)
+
+        output = jax.eval_shape(lambda own, old: run(own, old, self._examples(), True)[0], parameters, buffers)
+        return OwnNetwork(
+            name=self.name,
+            parameters=values,
+            buffers=held,
+            inputs=self._inputs,
+            run=outputs,
+            with_loss=self._own_loss or (self._classes_last and len(getattr(output, "shape", ())) != _MATRIX),
+        )
+
+    def _parts(self) -> tuple[Any, Any, Callable[..., Any]]:
+        """Parameters, buffers, and the function of both, the inputs and the mode that returns output and buffers."""
+        return self._nnx() if is_nnx(self._model) else self._linen_or_pair()
+
     def _examples(self) -> list[Any]:
         *given, _ = self._inputs.values()
         shapes = [[_SAMPLES if isinstance(extent, str) else extent for extent in spec.shape] for spec in given]
-        return [jnp.zeros(shape, spec.dtype) for shape, spec in zip(shapes, given, strict=True)]
+        return [
+            jnp.zeros(shape, jax.dtypes.canonicalize_dtype(spec.dtype))
+            for shape, spec in zip(shapes, given, strict=True)
+        ]
 
     def _linen_or_pair(self) -> tuple[Any, Any, Callable[..., Any]]:
         """Parameters, buffers, and the function of both, the inputs and the mode that returns output and buffers."""

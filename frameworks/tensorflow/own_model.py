@@ -19,6 +19,7 @@ from deep5.core.own_model import Exported, OwnModel
 from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.native import KerasExecutor, from_keras
 from deep5.networks.arguments import as_network
+from deep5.networks.onnx.converted import with_initial_values
 from deep5.networks.probing import tried
 
 __all__ = ["KerasModel"]
@@ -137,8 +138,6 @@ class KerasModel(OwnModel):
 
     def _converted(self, names: Sequence[str], training: bool) -> Any:
         """The model in a mode as an `onnx.ModelProto` whose initial values are the variables."""
-        import onnx
-
         variables = self._model.variables
         given = list(self._inputs)[:-1]
         specs = [
@@ -155,36 +154,8 @@ class KerasModel(OwnModel):
                 return self._model(*tensors[: len(given)], training=training)
 
         proto = _to_onnx(self.name, call, specs)
-        renamed = dict(zip((value.name for value in proto.graph.input), [*given, *names], strict=True))
-        renamed[proto.graph.output[0].name] = "logits"
-        # The converter's names contain those of layers and numbers, which count over all models of a process.
-        proto.graph.name, proto.graph.doc_string = self.name, ""
-        del proto.graph.value_info[:]
-        for value in (*proto.graph.input, *proto.graph.output):
-            for extent in value.type.tensor_type.shape.dim:
-                if not extent.HasField("dim_value"):
-                    extent.dim_param = "N"
-        for place, node in enumerate(proto.graph.node):
-            node.name = f"{node.op_type}_{place}"
-            for name in (*node.input, *node.output):
-                if name:
-                    renamed.setdefault(name, f"value_{len(renamed)}")
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-            node.output[:] = [renamed.get(name, name) for name in node.output]
-        for constant in proto.graph.initializer:
-            constant.name = renamed.get(constant.name, constant.name)
-        for value in (*proto.graph.input, *proto.graph.output):
-            value.name = renamed[value.name]
-        kept = [value for value in proto.graph.input if value.name in given]
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
-        used = {name for node in proto.graph.node for name in node.input}
-        proto.graph.initializer.extend(
-            onnx.numpy_helper.from_array(variable.value.numpy(), name)
-            for name, variable in zip(names, variables, strict=True)
-            if name in used
-        )
-        return proto
+        values = {name: variable.value.numpy() for name, variable in zip(names, variables, strict=True)}
+        return with_initial_values(proto, self.name, given, values, ["logits"])
 
 
 def _to_onnx(name: str, call: Callable[..., Any], specs: Sequence[Any]) -> Any:

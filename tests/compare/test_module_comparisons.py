@@ -98,6 +98,41 @@ def model():
     layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
     return keras.Sequential([keras.Input((4,)), *layers])
 """
+JAX = """
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+class Net(linen.Module):
+    width: int = 8
+
+    @linen.compact
+    def __call__(self, x):
+        x = linen.relu(linen.LayerNorm()(linen.Dense(self.width)(x)))
+        return linen.Dense(3)(0.7 * jax.nn.softmax(x))
+
+class Images(nnx.Module):
+    def __init__(self, *, rngs):
+        self.a, self.b = nnx.Conv(1, 4, (3, 3), rngs=rngs), nnx.Linear(16, 3, rngs=rngs)
+
+    def __call__(self, x):
+        x = nnx.max_pool(nnx.relu(self.a(x)), (2, 2), (2, 2))
+        return self.b(nnx.avg_pool(x, (2, 2), (2, 2), "SAME").reshape(x.shape[0], -1))
+
+@jax.custom_vjp
+def halved(x):
+    return jnp.tanh(x)
+
+halved.defvjp(lambda x: (jnp.tanh(x), x), lambda x, gradient: (gradient / 2,))
+
+def init(key, x):
+    return {"a": {"w": jax.random.normal(key, (4, 8))}, "b": {"w": jax.random.normal(key, (8, 3)), "b": jnp.ones(3)}}
+
+def apply(parameters, x):
+    return halved(x @ parameters["a"]["w"]) @ parameters["b"]["w"] + parameters["b"]["b"]
+
+wrong = (init, apply)
+"""
 DROPOUT = nn.functional.dropout
 SETTINGS = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "threads": 1}
 
@@ -106,22 +141,26 @@ SETTINGS = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "threads"
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "keras_nets.py").write_text(KERAS)
+    (tmp_path / "jax_nets.py").write_text(JAX)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def proof(model: str, name: str, folder: Path, kind: str = "training") -> list[ProofRow]:
+def proof(
+    model: str, name: str, folder: Path, kind: str = "training", *, shape: tuple[int, ...] = (4,)
+) -> list[ProofRow]:
     """The rows of a candidate's proof, by the jobs that its processes run."""
     from deep5.compare import inference, training
 
     jobs: Any = {"training": training, "inference": inference}[kind].JOBS
     settings = {key: value for key, value in SETTINGS.items() if key != "threads" or not name.startswith("tensorflow")}
-    made = load_recipe(model).with_settings({**settings, "framework": name})
+    made = load_recipe(model).with_settings({**settings, "dataset_kwargs.shape": shape, "framework": name})
     request = {"steps": 12, "waypoints": str(folder / "waypoints.safetensors")}
     answer, right = jobs["reference"](made, request, lambda what: None, 0.0)
     save_file({key: np.asarray(value, order="C") for key, value in right.items()}, request["waypoints"])
     own, found = jobs["prove"](made, request, lambda what: None, 0.0)
-    assert own["itself"] is (name in ("pytorch", "tensorflow"))
+    own_framework = {"nets.py": "pytorch", "keras_nets.py": "tensorflow", "jax_nets.py": "jax"}[model.partition(":")[0]]
+    assert own["itself"] is (name == own_framework)
     assert answer["provenance"] == own["provenance"]
     if kind == "inference":
         return inference_rows(name, right, found, itself=own["itself"])
@@ -145,6 +184,33 @@ def test_a_keras_model_is_proved_equal_to_its_export(name: str, nets: Path) -> N
     rows = proof("keras_nets.py:model", name, nets)
     assert {row.part for row in rows} >= {"b", "c", "d"}
     assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Net", "jax"),
+        ("Net", "jax:exported"),
+        ("Net", "onnxruntime"),
+        ("Images", "jax"),
+        ("Images", "pytorch"),
+        pytest.param("Net", "pytorch", marks=pytest.mark.slow),
+        pytest.param("Net", "tensorflow", marks=pytest.mark.slow),
+        pytest.param("Images", "onnxruntime", marks=pytest.mark.slow),
+        pytest.param("Images", "tensorflow", marks=pytest.mark.slow),
+    ],
+)
+def test_a_flax_module_is_proved_equal_to_its_export(model: str, name: str, nets: Path) -> None:
+    rows = proof(f"jax_nets.py:{model}", name, nets, shape=(4,) if model == "Net" else (7, 7, 1))
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+    itself = {row.what for row in rows if row.what.endswith(", of the model itself")}
+    assert bool(itself) is (name == "jax")
+
+
+def test_a_jax_function_with_a_wrong_derivative_is_found(nets: Path) -> None:
+    wrong = {row.what for row in proof("jax_nets.py:wrong", "jax", nets) if not row.passed}
+    assert "gradients in float64 at a float64 state, of the model itself" in wrong
+    assert all(row.passed for row in proof("jax_nets.py:wrong", "jax:exported", nets))
 
 
 def test_a_module_that_trains_otherwise_than_its_export_is_found(nets: Path) -> None:

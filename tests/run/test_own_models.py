@@ -85,6 +85,42 @@ def apply(parameters, x):
     return x @ parameters["w"] + parameters["b"]
 
 pair = (init, apply)
+
+class Plain(linen.Module):
+    @linen.compact
+    def __call__(self, x, train: bool):
+        self.param("unused", linen.initializers.zeros, (2,))
+        return linen.Dense(3)(linen.Dropout(0.0, deterministic=not train)(linen.relu(linen.Dense(8)(x))))
+
+class Tokens(nnx.Module):
+    def __init__(self, *, rngs):
+        self.table, self.norm = nnx.Embed(5, 8, rngs=rngs), nnx.LayerNorm(8, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
+        self.last = nnx.Linear(8, 5, rngs=rngs)
+
+    def __call__(self, x):
+        x = self.table(x)
+        return self.last(nnx.gelu(x + self.attention(self.norm(x))))
+
+@jax.custom_vjp
+def straight(x):
+    return jnp.round(x)
+
+straight.defvjp(lambda x: (jnp.round(x), None), lambda _, gradient: (gradient,))
+rounded = (init, lambda parameters, x: apply(parameters, x + straight(x)))
+
+def by_size(parameters, x):
+    if x.shape[0] > 7:
+        x = 2 * x
+    return apply(parameters, x)
+
+sized = (init, by_size)
+stopped = (init, lambda parameters, x: apply(parameters, x) * jax.lax.stop_gradient(parameters["b"].sum()))
+sorted_twice = (init, lambda parameters, x: apply(parameters, jnp.fft.fft(x).real))
+
+def smoothed(output, label):
+    target = 0.9 * jax.nn.one_hot(label, 3) + 0.1 / 3
+    return -(target * jax.nn.log_softmax(output)).sum(-1).mean()
 """
 KERAS = """
 import keras
@@ -340,9 +376,71 @@ def test_a_keras_model_runs_elsewhere_as_its_export(name: str, folder: Path) -> 
     assert own["metrics"][0]["value"] == pytest.approx(found["metrics"][0]["value"], abs=100 / 16)
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Plain", "jax:exported"),
+        ("Plain", "onnxruntime"),
+        ("Plain", "reference"),
+        ("pair", "pytorch"),
+    ],
+)
+def test_a_jax_model_runs_elsewhere_as_its_export(model: str, name: str, folder: Path) -> None:
+    own = run(recipe(folder, f"flax_nets.py:{model}", "jax", fixed=False), folder)
+    found = run(recipe(folder, f"flax_nets.py:{model}", name, fixed=False), folder)
+    assert found["components"]["model"]["form"].startswith("exported by jax2onnx ")
+    changes = ["the parameter unused is not used, and is omitted"] if model == "Plain" else []
+    assert found["components"]["model"]["changes"] == changes
+    assert own["metrics"][0]["value"] == pytest.approx(found["metrics"][0]["value"], abs=100 / 16)
+    assert not audit([folder / "out"]).findings
+
+
+def sequences() -> d5.Splits:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 5, (64, 6))
+    data = d5.ArrayDataset({"input": x, "label": np.roll(x, 1, axis=1)})
+    return d5.Splits(train=data, test=data)
+
+
+def test_the_export_of_a_jax_model_computes_what_the_model_does(folder: Path) -> None:
+    for model, loss, data in (
+        ("Tokens", "cross_entropy", {"dataset": sequences, "dataset_kwargs": None}),
+        ("pair", str(folder / "flax_nets.py:smoothed"), {}),
+    ):
+        steps = []
+        for name in ("jax", "jax:exported", "reference"):
+            made = recipe(folder, f"flax_nets.py:{model}", name, fixed=False, loss=loss, **data)
+            parts = assemble(recipe_parts(made))
+            batch = parts.splits.test.batch(np.arange(5))
+            outputs = parts.executor.inference_and_backprop(batch)
+            gradients = parts.executor.gradients()
+            steps.append({name: to_numpy(value) for name, value in {**outputs, **gradients}.items()})
+        for other in steps[1:]:
+            assert other.keys() == steps[0].keys()
+            for name, value in steps[0].items():
+                np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_what_a_jax_model_cannot_export_is_named_with_its_line(folder: Path) -> None:
+    def refused(model: str, match: str) -> None:
+        check_recipe(recipe(folder, f"flax_nets.py:{model}", "jax", fixed=False))
+        with pytest.raises(RecipeError, match=match):
+            check_recipe(recipe(folder, f"flax_nets.py:{model}", "reference", fixed=False))
+
+    line = {name: 1 + FLAX.split("\n").index(name) for name in FLAX.split("\n")}
+    refused("Linen", r"Linen computes another function in training than in evaluation \(dropout, batch normalization\)")
+    refused("Many", "Many computes another function in training than in evaluation")
+    at = line["    if x.shape[0] > 7:"]
+    refused("sized", rf"by_size cannot be exported to ONNX at .*flax_nets\.py:{at}: .*batches of any size")
+    stopped = next(number for text, number in line.items() if text.startswith("stopped"))
+    refused("stopped", rf"stops a gradient at .*flax_nets\.py:{stopped} .*; remedy: run it as it is on jax")
+    found = run(recipe(folder, "flax_nets.py:rounded", "reference", fixed=False), folder)
+    assert found["components"]["model"]["changes"] == [
+        "the derivative that straight defines (jax.custom_vjp) is that of ONNX's operators"
+    ]
+
+
 def test_what_has_no_export_runs_on_its_own_framework_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RecipeError, match=r"has no exporter to ONNX here; remedy: run .* on its own framework"):
-        check_recipe(recipe(folder, "flax_nets.py:pair", "reference", fixed=False))
     with pytest.raises(RecipeError, match=r"another function in training than in evaluation \(dropout, batch normal"):
         check_recipe(recipe(folder, "keras_nets.py:dropping", "reference", fixed=False))
 
@@ -352,6 +450,8 @@ def test_what_has_no_export_runs_on_its_own_framework_only(folder: Path, monkeyp
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(MissingDependency, match=r"needs the package 'tf2onnx', .*remedy: pip install tf2onnx"):
         check_recipe(recipe(folder, "keras_nets.py:model", "reference", fixed=False))
+    with pytest.raises(MissingDependency, match=r"needs the package 'jax2onnx', .*remedy: pip install 'deep5\[jax-exp"):
+        check_recipe(recipe(folder, "flax_nets.py:pair", "reference", fixed=False))
 
 
 # A model in place of a recipe ----------------------------------------------------------------------------------------

@@ -134,7 +134,9 @@ def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         indices = b.output(node, 1, node.outputs[0].shape, ir.DataType.INT64)
     window = Window.of(node, len(extents(x)) - 2)
     apart = all(t >= span for t, span in zip(window.strides, window.spans(window.kernel), strict=True))
-    if apart and x.dtype == ir.DataType.FLOAT and _covered(window, x, node.outputs[0]):  # ONNX Runtime supports only float32
+    if (
+        apart and x.dtype == ir.DataType.FLOAT and _covered(window, x, node.outputs[0])
+    ):  # ONNX Runtime supports only float32
         return [b.op("MaxUnpool", dy, indices, b.shape(x), kernel_shape=window.kernel, strides=window.strides)]
     size = b.op("Reshape", b.op("Size", x), b.ints(1))
     # Indices count over the whole tensor; overlapping windows may select an element more than once, hence add.
