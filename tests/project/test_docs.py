@@ -192,6 +192,9 @@ def test_commands_are_understood(
     if any(word.startswith("my_model.py") for word in words):
         model = next(body for page, body in blocks("python") if page == "own_models.md" and "class Net" in body)
         (tmp_path / "my_model.py").write_text(model)
+    if any(word.startswith("my_jax_model.py") for word in words):
+        model = next(body for page, body in blocks("python") if page == "own_models.md" and "def init" in body)
+        (tmp_path / "my_jax_model.py").write_text(model)
     if any("rules.py:" in word for word in words):
         rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
         (tmp_path / "rules.py").write_text(rule)
