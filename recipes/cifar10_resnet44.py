@@ -9,7 +9,7 @@ paper reports an error of 7.17 % for this depth (table 6), so the goal is slight
 The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: the native one takes deep5's
 arguments for momentum, which do not include weight decay.
 
-The recipe reads CIFAR-10's binary version from `$DEEP5_DATA/cifar-10-batches-bin`, or downloads it (170 MB). The smoke
+The recipe reads CIFAR-10's binary version from `$DEEP5_DATA/cifar-10-batches-bin`, or downloads it (162 MiB). The smoke
 size does not need it: it trains a ResNet-8 for two epochs on synthetic files in the same format.
 """
 

@@ -16,8 +16,9 @@ from deep5.audit.rank_test import rules_of
 from deep5.audit.steady_state import drift_of, far_out_of
 from deep5.audit.timed_samples import TimedSample
 from deep5.audit.verdict_rows import BUSY, calibrated_floor, disturbed, others_shares
+from deep5.core.quantities import percent
 
-__all__ = ["due_warnings"]
+__all__ = ["due_warnings", "is_said"]
 
 Parts = tuple[str, ...]
 
@@ -26,6 +27,12 @@ _SPREAD, _DRIFT, _OUTLIERS = 1.1, 0.05, 0.05
 _MOST_ROUNDS = 1000
 # Noise floors above which the machine is called noisy.
 _NOISY = {"quick": 1.25, "rigorous": 1.05}
+
+
+def is_said(parts: Parts, warnings: Iterable[str]) -> bool:
+    """Whether one of the warnings has all parts; results of earlier versions have no space before %."""
+    own = [part.replace(" %", "%") for part in parts]
+    return any(all(part in warning.replace(" %", "%") for part in own) for warning in warnings)
 
 
 def due_warnings(document: Mapping[str, Any], samples: Sequence[TimedSample]) -> list[Parts]:
@@ -63,13 +70,13 @@ def _of_series(
         due.append((f"{unsettled} of {len(rounds)} processes", "steady state"))
     drifts = [drift_of(times) for times in rounds.values()]
     if 2 * sum(abs(value) > _DRIFT for value in drifts) > len(drifts):
-        due.append(("drift", f"{median(drifts):+.0%}"))
+        due.append(("drift", percent(median(drifts), signed=True)))
     far, total = sum(map(far_out_of, rounds.values())), sum(map(len, rounds.values()))
     if far > _OUTLIERS * total:
         due.append((f"{far} of {total} samples", "far out"))
     slowest, fastest = max(medians.values()), min(medians.values())
     if len(medians) > 1 and slowest > _SPREAD * fastest:
-        due.append(("processes differ", f"{slowest / fastest - 1:.0%}"))
+        due.append(("processes differ", percent(slowest / fastest - 1)))
     return due
 
 
@@ -82,7 +89,7 @@ def _of_noise(document: Mapping[str, Any], medians: Iterable[Mapping[int, float]
     spreads = [max(own.values()) / min(own.values()) for own in medians if len(own) > 1]
     if not spreads or min(spreads) <= calibrated**2:
         return []
-    return [(f"{min(spreads) - 1:.0%} or more", "noise floor is too narrow")]
+    return [(f"{percent(min(spreads) - 1)} or more", "noise floor is too narrow")]
 
 
 def _of_machine(document: Mapping[str, Any]) -> list[Parts]:
@@ -90,10 +97,10 @@ def _of_machine(document: Mapping[str, Any]) -> list[Parts]:
     rounds = min(document["measurement"]["most_processes"], _MOST_ROUNDS)
     floor = calibrated_floor(document, rounds)
     if floor is not None and floor > _NOISY[document["mode"]]:
-        due.append(("noisy", f"{floor - 1:.0%}" if floor < 2 else f"{floor:.3g} times"))
+        due.append(("noisy", percent(floor - 1) if floor < 2 else f"{floor:.3g} times"))
     taken = (document["calibration"] or {}).get("others_share") or 0.0
     if taken >= BUSY:
-        due.append(("other programs", f"{taken:.1%}", "calibrated"))
+        due.append(("other programs", percent(taken, 1), "calibrated"))
     without_verdict = disturbed(document)
     for label, shares in others_shares(document).items():
         if busy := [share for share in shares if share >= BUSY]:
@@ -102,7 +109,7 @@ def _of_machine(document: Mapping[str, Any]) -> list[Parts]:
                 (
                     f"{label}: ",
                     "other programs",
-                    f"{max(busy):.0%}",
+                    percent(max(busy)),
                     f"{len(busy)} of {len(shares)} processes",
                     *verdict,
                 )

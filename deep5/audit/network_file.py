@@ -9,6 +9,7 @@ from typing import Any
 
 from deep5.audit.files import bytes_of, plain
 from deep5.audit.finding import Ledger
+from deep5.core.quantities import size
 
 __all__ = ["check_network"]
 
@@ -41,7 +42,7 @@ def _checked(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str | N
         ledger.hold(14, native, f"there is no {_NETWORK}, and no reason is stated")
         return None
     if path.stat().st_size > _MOST_BYTES:
-        ledger.skip(f"{_NETWORK}: it is larger than {_MOST_BYTES >> 20} MiB")
+        ledger.skip(f"{_NETWORK}: it is larger than {size(_MOST_BYTES)}")
         return None
     network = _parsed(bytes_of(root, _NETWORK, most_bytes=_MOST_BYTES) or b"")
     ledger.same(14, f"the hash of the network in {_NETWORK}", provenance["network"], network.structure_hash())

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from deep5.audit.due_warnings import is_said
 from deep5.audit.finding import Ledger
 from deep5.audit.host import check_device
 from deep5.audit.numerics import parts_of
 from deep5.audit.plausible import check_versions
+from deep5.core.quantities import percent
 from deep5.results.samples_file import SampleRow
 
 __all__ = ["check_operator_fields"]
@@ -169,7 +171,7 @@ def _check_warnings(ledger: Ledger, reported: Mapping[str, Any], row: Mapping[st
     for parts in _due(reported, row, series):
         ledger.hold(
             13,
-            any(all(part in said for part in parts) for said in row["warnings"]),
+            is_said(parts, row["warnings"]),
             f"{row['problem']}, {row['direction']}, {row['candidate']}: a warning is missing: {' … '.join(parts)}",
         )
 
@@ -186,10 +188,10 @@ def _due(
     if len(series) == 1 and half >= 3:
         drift = median(series[0][-half:]) / median(series[0][:half]) - 1
         if abs(drift) > _DRIFT:
-            yield "second half", f"{drift:+.0%}"
+            yield "second half", percent(drift, signed=True)
     places = [int(own.rpartition(" process ")[2].removesuffix("]")) - 1 for own in row["series"]]
     overhead = reported["processes"][min(places)]["overhead_s"]
     if overhead > _OVERHEAD * middle:
-        yield "loop itself", f"{overhead / middle:.0%}"
+        yield "loop itself", percent(overhead / middle)
     if len(series) < len(reported["processes"]):
         yield "measured in", f"{len(series)} of {len(reported['processes'])} processes"

@@ -12,6 +12,7 @@ from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_own_network, check_weights
 from deep5.audit.declared import check_declared, check_stated_parts
 from deep5.audit.drawn_order import seed_for
+from deep5.audit.due_warnings import is_said
 from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
@@ -32,6 +33,7 @@ from deep5.audit.run_times import check_times, logged
 from deep5.audit.values import check_values
 from deep5.audit.verdict_rows import BUSY
 from deep5.core.errors import Deep5Error
+from deep5.core.quantities import percent
 from deep5.results.kind import RESULT
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
@@ -205,10 +207,10 @@ def _check_load(ledger: Ledger, document: Mapping[str, Any]) -> None:
     timed = [row["name"] for row in document["metrics"] if row["goal"] is not None and _is_time(row["unit"])]
     if document["status"] != "success" or not isinstance(share, (int, float)) or share < BUSY or not timed:
         return
-    said = f"other programs took {share:.0%}"
+    said = f"other programs took {percent(share)}"
     ledger.hold(
         13,
-        any(warning.startswith(said) for warning in document["warnings"]),
+        is_said((said,), document["warnings"]),
         f"{said} of the processors during a run with a goal for {timed[0]}; allowed: a warning that says so",
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.core.plugins import registered
+from deep5.core.quantities import percent
 from deep5.results.samples_file import SampleRow
 
 __all__ = ["check_step_share"]
@@ -77,8 +78,8 @@ def check_step_share(
     ledger.hold(
         8,
         share >= least or beside <= most_s,
-        f"of the time between the losses of two steps {share:.2%} are step time; allowed: at least {least:.0%}, the "
-        "rest for data and events",
+        f"of the time between the losses of two steps {percent(share, 2)} are step time; allowed: at least "
+        f"{percent(least)}, the rest for data and events",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deep5.audit.comparison_rows import result_rows, rounds_with_results, valid
-from deep5.audit.due_warnings import due_warnings
+from deep5.audit.due_warnings import due_warnings, is_said
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.rank_test import rules_of
@@ -68,8 +68,7 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
     _compare(ledger, "verdict", document["verdicts"], verdicts_again(document, samples))
     if document["status"] == "success":
         for parts in due_warnings(document, samples):
-            stored = any(all(part in warning for part in parts) for warning in document["warnings"])
-            ledger.hold(13, stored, f"a warning is missing: {' … '.join(parts)}")
+            ledger.hold(13, is_said(parts, document["warnings"]), f"a warning is missing: {' … '.join(parts)}")
 
 
 def _compare(

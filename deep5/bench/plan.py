@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deep5.core import quantities
 from deep5.core.errors import Deep5Error, ShapeError, UsageError
 from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
@@ -164,11 +165,11 @@ def _too_large(plan: Plan, work: Workload) -> str:
     import psutil
 
     if plan.limit_gflop is not None and work.flops is not None and work.flops > plan.limit_gflop * 1e9:
-        return f"its work is {work.flops / 1e9:.3g} GFLOP (limit_gflop={plan.limit_gflop:g})"
+        return f"its work is {quantities.count(work.flops, 'FLOP')} (limit_gflop={plan.limit_gflop:g})"
     # Inputs, outputs, and gradients are held several times: by NumPy, by every framework, and in its workspaces.
     needed, free = 8 * (work.moved_bytes or 0), psutil.virtual_memory().available
     if needed > free:
-        return f"it may need {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB of memory are free"
+        return f"it may need {quantities.size(needed)}, and {quantities.size(free)} of memory are free"
     return ""
 
 

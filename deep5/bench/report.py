@@ -7,29 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.quantities import percent, rate, seconds, seconds_between, size
 from deep5.operators.problem import FORWARD
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["operator_table", "seconds"]
+__all__ = ["operator_table"]
 
 _REASONS, _LETTERS = 12, 240
 _WIDE = 110
-
-
-def seconds(value: float | None) -> str:
-    """A time with three digits in the unit that fits.
-
-    >>> seconds(1.234e-5), seconds(2.0), seconds(None)
-    ('12.3 us', '2 s', '-')
-    """
-    if value is None:
-        return "-"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1 or unit == "us":
-            return f"{value * factor:.3g} {unit}"
-    return "-"
 
 
 def operator_table(reported: Mapping[str, Any], console: Console) -> None:
@@ -53,23 +40,25 @@ def operator_table(reported: Mapping[str, Any], console: Console) -> None:
         table.add_column(name, overflow="fold", justify="right")
     before = ""
     for row in reported["rows"]:
-        size = f"{row['title']}, {row['direction']}"
-        if size != before:
+        which = f"{row['title']}, {row['direction']}"
+        if which != before:
             table.add_section()
-            table.add_row(Text(size), *[""] * len(names))
-            before = size
-        rate, moved, share, memory = (row[key] for key in ("gflop_s", "gbyte_s", "share_of_roofline", "memory_bytes"))
+            table.add_row(Text(which), *[""] * len(names))
+            before = which
+        computed, moved, share, memory = (
+            row[key] for key in ("gflop_s", "gbyte_s", "share_of_roofline", "memory_bytes")
+        )
         cells = [
             f"  {row['candidate']}",
             seconds(row["median_s"]) + ("!" if row["warnings"] else ""),
-            "-" if row["low_s"] is None else f"{seconds(row['low_s'])}-{seconds(row['high_s'])}",
+            seconds_between(row["low_s"], row["high_s"]),
             *([seconds(row["cold"] and row["cold"]["median_s"])] if cold else []),
-            "-" if rate is None else f"{rate:.3g}",
+            "-" if computed is None else f"{computed:.3g}",
             "-" if moved is None else f"{moved:.3g}",
-            "-" if share is None else f"{share:.0%}",
+            "-" if share is None else percent(share),
         ]
         if wide:
-            cells += [seconds(row["first_call_s"]), "-" if memory is None else f"{memory / 2**20:.1f} MiB"]
+            cells += [seconds(row["first_call_s"]), "-" if memory is None else size(memory)]
         table.add_row(*map(Text, cells))
     console.print(table)
     lines = [
@@ -99,12 +88,12 @@ def _legend(reported: Mapping[str, Any], wide: bool) -> list[str]:
     """The meaning of columns, marks, and empty cells."""
     rows, peak = reported["rows"], reported["roofline"]
     product_of, copy_of = (_fastest(peak["seen"], which) for which in (0, 1))
-    copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy, {copy_of})"
+    copy = f"{rate(peak['byte_s'])} (copy, {copy_of})"
     if peak["flop_s"] is None:
         lines = [f"of peak: - without a matrix product in {peak['dtype']} to compare with; {copy} were measured"]
     else:
         lines = [
-            f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product in {peak['dtype']}, "
+            f"of peak: of the roofline of {rate(peak['flop_s'], 'FLOP/s')} (product in {peak['dtype']}, "
             f"{product_of}) and {copy}, the best measured here with threads={peak['threads']}; caches, or a "
             "faster kernel than that product, can exceed it"
         ]

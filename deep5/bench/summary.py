@@ -10,6 +10,7 @@ from typing import Any
 
 from deep5.core.errors import TooFewSamples
 from deep5.core.metric import Sample
+from deep5.core.quantities import percent, rate, seconds
 from deep5.measuring.samples import median_interval
 from deep5.operators.roofline import Roofline
 
@@ -129,8 +130,8 @@ def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
     if not seen or max(seen) <= (1 + _STEADY) * min(seen):
         return []
     return [
-        f"the measured peak varies from {min(seen) / 1e9:.3g} to {max(seen) / 1e9:.3g} GFLOP/s: the machine has other "
-        "work, or is throttled; shares are of the best; remedy: a quiet machine"
+        f"the measured peak varies from {rate(min(seen), 'FLOP/s')} to {rate(max(seen), 'FLOP/s')}: the machine has "
+        "other work, or is throttled; shares are of the best; remedy: a quiet machine"
     ]
 
 
@@ -180,13 +181,13 @@ def rates_of(seconds: float, flops: int | None, moved: int | None, peak: Rooflin
         moved: Bytes moved by a call.
         peak: Peaks of the machine.
     """
-    rate = None if flops is None else flops / seconds
+    computed = None if flops is None else flops / seconds
     attainable = None if flops is None or not moved else peak.attainable(flops, moved)
     return {
-        "gflop_s": None if rate is None else rate / 1e9,
+        "gflop_s": None if computed is None else computed / 1e9,
         "gbyte_s": None if not moved else moved / seconds / 1e9,
-        "share_of_peak": None if rate is None or peak.flop_s is None else rate / peak.flop_s,
-        "share_of_roofline": None if rate is None or attainable is None else rate / attainable,
+        "share_of_peak": None if computed is None or peak.flop_s is None else computed / peak.flop_s,
+        "share_of_roofline": None if computed is None or attainable is None else computed / attainable,
     }
 
 
@@ -230,9 +231,11 @@ def _warnings(
         said.append(f"the times had not settled when the warm-up ended; {remedy}")
     drifts = [_drift([value for _, value in series["samples"]]) for _, series in group]
     if len(group) == 1 and abs(drifts[0]) > _DRIFT:
-        said.append(f"the times drift: the second half takes {drifts[0]:+.0%} relative to the first; {remedy}")
+        said.append(
+            f"the times drift: the second half takes {percent(drifts[0], signed=True)} relative to the first; {remedy}"
+        )
     if overhead_s > _OVERHEAD * middle:
-        said.append(f"the loop itself takes {overhead_s / middle:.0%} of a call ({overhead_s * 1e9:.0f} ns)")
+        said.append(f"the loop itself takes {percent(overhead_s / middle)} of a call ({seconds(overhead_s)})")
     if len(group) < processes:
         said.append(f"measured in {len(group)} of {processes} processes")
     return said

@@ -8,6 +8,7 @@ import click
 
 from deep5.core.errors import Errors, UsageError
 from deep5.core.progress import Reporter
+from deep5.core.quantities import percent
 from deep5.measuring import calibration
 from deep5.measuring.pinning import processors
 from deep5.measuring.scheme import CURRENT
@@ -53,7 +54,7 @@ def calibrate_command(errors: Errors) -> click.Command:
                 return
             for rounds in (CURRENT.quick_rounds, CURRENT.looks[0], CURRENT.looks[-1]):
                 what = f"{rounds} processes each{' (--quick)' if rounds == CURRENT.quick_rounds else ''}"
-                show(f"{what}: differences up to {made.floor(rounds) - 1:.1%} are noise")
+                show(f"{what}: differences up to {percent(made.floor(rounds) - 1, 1)} are noise")
             for line in calibration.said_of(made, before):
                 show(line)
 

@@ -22,6 +22,7 @@ from deep5.core.errors import (
     brief,
 )
 from deep5.core.operator import Operator
+from deep5.core.quantities import size
 from deep5.core.seeds import generator
 from deep5.core.tensors import numpy_dtype
 from deep5.networks.onnx.versions import OPSET
@@ -282,6 +283,6 @@ def _check_room(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Non
     if needed > free:
         shown = ", ".join("x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(shapes))
         raise UsageError(
-            f"drawing inputs of the shape {shown} takes {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB of memory "
+            f"drawing inputs of the shape {shown} takes {size(needed)}, and {size(free)} of memory "
             "are free; allowed: inputs that fit; remedy: smaller ones by --shape"
         )

@@ -24,6 +24,7 @@ from deep5.core.errors import Deep5Error, Errors, OutputError, UsageError
 from deep5.core.files import is_file, is_folder
 from deep5.core.kernel_cache import BUILD
 from deep5.core.owner_secret import secret_path
+from deep5.core.quantities import size
 
 __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "found_in_results"]
 
@@ -295,18 +296,6 @@ def _young(path: Path, busy: str = "a download may still write there") -> str:
     return busy if time.time() - newest < _TORN_AFTER_S else ""
 
 
-def _readable(size_bytes: int) -> str:
-    """A size in a readable form.
-
-    >>> _readable(3 << 10), _readable(5 << 20), _readable(3 << 30)
-    ('3 KiB', '5.0 MiB', '3.0 GiB')
-    """
-    for unit, divisor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if size_bytes >= divisor:
-            return f"{size_bytes / divisor:.1f} {unit}"
-    return f"{size_bytes / 1024:.0f} KiB"
-
-
 def clean_command(errors: Errors) -> click.Command:
     """Create the command.
 
@@ -381,9 +370,9 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
     for place, kinds in ((cache_folder(), wanted), (results, {"checkpoints"})):
         if place is not None and kinds:
             own = [entry for entry in gone if entry.kind in kinds - {"secret"}]
-            lines.append(f"{word} {_readable(sum(entry.size_bytes for entry in own))} in {place}")
+            lines.append(f"{word} {size(sum(entry.size_bytes for entry in own))} in {place}")
             if dry_run:
-                lines += [f"  {entry.path}  {_readable(entry.size_bytes)}" for entry in own]
+                lines += [f"  {entry.path}  {size(entry.size_bytes)}" for entry in own]
     lines += [
         f"{'would delete' if dry_run else 'deleted'} {KINDS['secret']}, {entry.path}"
         for entry in gone
@@ -401,7 +390,7 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
             }
             why = "; ".join(dict.fromkeys(entry.kept for entry in own if entry.kept))
             reported = why or f"deep5 clean{options[kind]} deletes them"
-            lines.append(f"kept {_readable(sum(entry.size_bytes for entry in own))} of {name}: {reported}")
+            lines.append(f"kept {size(sum(entry.size_bytes for entry in own))} of {name}: {reported}")
     return lines
 
 

@@ -19,6 +19,7 @@ from deep5.compare.stages import CHECKS, disagreement
 from deep5.core.errors import OutputError, UsageError
 from deep5.core.process_tree import resident_bytes
 from deep5.core.python_child import read_answer, run_function
+from deep5.core.quantities import size
 from deep5.measuring.pinning import environment, processors
 
 __all__ = ["NO_SPACE", "Outcome", "check_limits", "run_process"]
@@ -64,7 +65,7 @@ def check_limits(time_limit_s: float, memory_limit_bytes: int | None) -> int:
     if not 0 < time_limit_s < math.inf:
         raise UsageError(f"a limit of {time_limit_s!r} s; allowed: above 0 s, and finite")
     if memory_limit_bytes is not None and not _LEAST_MEMORY <= memory_limit_bytes < 1 << 63:
-        raise UsageError(f"a limit of {memory_limit_bytes!r:.40} bytes; allowed: at least 256 MiB")
+        raise UsageError(f"a limit of {memory_limit_bytes!r:.40} bytes; allowed: at least {size(_LEAST_MEMORY)}")
     return memory_limit_bytes or int(0.9 * psutil.virtual_memory().available)
 
 
@@ -104,8 +105,7 @@ def run_process(
         nonlocal memory, most
         used = resident_bytes(processes)
         memory, most = max(memory, 0 if last == CHECKS else used), max(most, used)
-        # Rounded up and down in the message, so that it shows the used memory above the limit.
-        return f"used {math.ceil(most / 2**20)} MiB of memory" if most > memory_limit_bytes else None
+        return f"used too much memory, {size(most)}," if most > memory_limit_bytes else None
 
     def hear(doing: str) -> None:
         nonlocal last, since
@@ -119,7 +119,7 @@ def run_process(
     answer = read_answer(ended, folder / "answer.json")
     found, reason = answer.value, None if answer.fault is None else f"it {answer.fault}"
     if most > memory_limit_bytes:
-        reason = f"{reason}; allowed: {memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
+        reason = f"{reason}; allowed: {size(memory_limit_bytes)}; remedy: --memory-limit, or a smaller size"
     elif ended.late:
         reason = f"it {ended.stopped}, in {ended.doing}; remedy: --time-limit, or a smaller size"
     if reason is None:

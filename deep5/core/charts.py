@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, floor, log10
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil, floor, log2, log10
 from typing import Any
 
 from deep5.core.errors import MissingDependency
+from deep5.core.quantities import seconds, size
 
 __all__ = [
     "PALETTE",
+    "PERCENT",
     "WIDTH",
     "above_title",
     "altair",
@@ -26,6 +28,7 @@ __all__ = [
     "line_styles",
     "logarithmic",
     "names_axis",
+    "powers_of_two",
     "same_axis",
     "stacked",
     "ticks",
@@ -48,11 +51,15 @@ PALETTE = (
 )
 """Six of Okabe and Ito's colors, which color-blind readers can distinguish, and four intermediate ones."""
 
+PERCENT = "format(100 * datum.value, '.0f') + ' %'"
+"""The labels of an axis of fractions."""
+
 # When the colors run out, further lines are dashed.
 _DASHES = ([1, 0], [5, 3], [2, 2])
 # In pixels: average width of a letter, height of a line of text, and width of an axis with its numbers and title.
 _LETTER, _LINE, _AXIS = 6.5, 15, 48
 _TICKS, _PADDING = 6, 8
+_PLAIN = "format(datum.value, '.3~g')"
 
 
 def ticks(values: Iterable[float], gap: float = 0.0) -> list[float]:
@@ -103,10 +110,33 @@ def _even(least: float, most: float) -> list[float]:
     return []
 
 
+def powers_of_two(values: Iterable[float]) -> list[float]:
+    """Positions of the ticks of a logarithmic axis of sizes in bytes: powers of two, as few as fit.
+
+    Args:
+        values: The plotted values, all positive.
+
+    >>> powers_of_two([4, 1 << 22]), powers_of_two([1000, 9000]), powers_of_two([1000, 1100])
+    ([4.0, 128.0, 4096.0, 131072.0, 4194304.0], [1024.0, 2048.0, 4096.0, 8192.0], [1000.0, 1050.0, 1100.0])
+    """
+    seen = list(values)
+    first, last = ceil(log2(min(seen))), floor(log2(max(seen)))
+    if last - first < 2:
+        return ticks(seen)
+    step = next(step for step in (1, 2, 5, 10, 20) if (last - first) // step < _TICKS)
+    return [2.0**power for power in range(first, last + 1, step)]
+
+
 def logarithmic(
-    alt: Any, kind: Any, field: str, values: Sequence[float], title: str, unit: str = "s", height: int = 180
+    alt: Any,
+    kind: Any,
+    field: str,
+    values: Sequence[float],
+    title: str,
+    shown: Callable[[float], str] | None = seconds,
+    height: int = 180,
 ) -> Any:
-    """A logarithmic axis whose tick labels have units: 300µs, 20ms, 1s.
+    """A logarithmic axis whose tick labels have units: 300 us, 20 ms, 1 s.
 
     Args:
         alt: Altair.
@@ -114,13 +144,14 @@ def logarithmic(
         field: Field of the data.
         values: The plotted values.
         title: Title of the axis.
-        unit: Unit of the values; empty for plain numbers.
+        shown: A value with its unit, by a function of `deep5.core.quantities`; None: plain numbers.
         height: Height of the panel in pixels, for a vertical axis.
     """
-    label = f"format(datum.value, '.3~s') + '{unit}'" if unit else "format(datum.value, '.3~g')"
     extent = {"minExtent": _AXIS, "maxExtent": _AXIS} if kind is alt.Y else {}
     gap = _LINE / (height - 2 * _PADDING) if kind is alt.Y else 0.0
-    axis = alt.Axis(values=ticks(values, gap), labelExpr=label, labelOverlap=False, **extent)
+    places = powers_of_two(values) if shown is size else ticks(values, gap)
+    label = f"{json.dumps([shown(place) for place in places])}[indexof({places}, datum.value)]" if shown else _PLAIN
+    axis = alt.Axis(values=places, labelExpr=label, labelOverlap=False, **extent)
     return kind(field, scale=alt.Scale(type="log", nice=False, padding=_PADDING), axis=axis, title=title)
 
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from deep5.core.process_end import Ended
 from deep5.core.process_tree import descendants, end_processes
+from deep5.core.quantities import size
 
 if TYPE_CHECKING:
     import psutil
@@ -194,7 +195,7 @@ class _Child:
                     return f"did not finish within {time_limit_s:g} s", True
                 if now >= next_look:
                     if sum(os.fstat(file.fileno()).st_size for file in self._files) > MOST_PRINTED:
-                        return f"printed more than {MOST_PRINTED >> 20} MiB", False
+                        return f"printed more than {size(MOST_PRINTED)}", False
                     if look is not None and (reason := self._looked(look)) is not None:
                         return reason, False
                     next_look = monotonic() + _LOOK_S

@@ -59,7 +59,7 @@ FLAGS = (
 _COMPILE_TIMEOUT_S = 120
 # A library is loaded in milliseconds.
 _LOAD_TIMEOUT_S = 30
-# The list of the included files; those of OpenVINO's headers have 0.1 MB.
+# The list of the included files; those of OpenVINO's headers have 0.1 MiB.
 _MOST_RULES_BYTES = 4 << 20
 _MOST_PARSED_BYTES = 256 << 10
 # What compilers print, or the system for them, where files cannot grow.

@@ -25,7 +25,7 @@ BUILD = "build-"
 """First part of the names of folders that exist while something is compiled or loaded."""
 
 _MAC_BYTES = 32
-# A list of included files, and what is read of the files together. The headers of OpenVINO have 3 MB.
+# A list of included files, and what is read of the files together. The headers of OpenVINO have 3 MiB.
 _MOST_LIST_BYTES, _MOST_INCLUDED_BYTES = 4 << 20, 64 << 20
 
 

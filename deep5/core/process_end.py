@@ -7,6 +7,8 @@ import signal
 import tempfile
 from dataclasses import dataclass
 
+from deep5.core.quantities import size
+
 __all__ = ["OUT_OF_MEMORY", "Ended", "excerpt", "full_disk", "how_ended", "last_lines"]
 
 OUT_OF_MEMORY = "; the system does so when memory runs out"
@@ -116,5 +118,5 @@ def full_disk() -> str:
     free = found.f_bavail * found.f_frsize
     if free >= _ROOM_BYTES and (found.f_favail or not found.f_files):
         return ""
-    left = f"{free >> 10} KiB" if free < _ROOM_BYTES else "no file"
+    left = size(free) if free < _ROOM_BYTES else "no file"
     return f"; the disk of {folder} has room for {left} only; remedy: free some space, or set TMPDIR to another folder"

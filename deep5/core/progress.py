@@ -14,9 +14,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from deep5.core.quantities import duration
 from deep5.core.terminal import plain, styled_where_fit
 
-__all__ = ["ProgressLine", "Reporter", "Steps", "Tell", "duration", "is_silenced", "silenced", "unreported", "waiting"]
+__all__ = ["ProgressLine", "Reporter", "Steps", "Tell", "is_silenced", "silenced", "unreported", "waiting"]
 
 Tell = Callable[[str], object]
 """Called with a line."""
@@ -64,18 +65,6 @@ def silenced(quiet: bool = True) -> Iterator[None]:
 def is_silenced() -> bool:
     """Whether progress is to be omitted."""
     return _SILENCED.get()
-
-
-def duration(seconds: float) -> str:
-    """A time to wait, in words.
-
-    >>> duration(12.3), duration(200), duration(9000)
-    ('12 s', '3 min', '2 h 30 min')
-    """
-    if seconds < 90:
-        return f"{max(seconds, 0):.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class Steps:

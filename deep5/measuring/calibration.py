@@ -13,6 +13,7 @@ from typing import Any
 from deep5.core.errors import RunFailed
 from deep5.core.progress import Steps, Tell, unreported
 from deep5.core.python_child import ask
+from deep5.core.quantities import percent
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 from deep5.measuring.pinning import environment, processors
 from deep5.measuring.scheme import CURRENT
@@ -161,11 +162,11 @@ def said_of(made: Calibration, before: Calibration | None) -> list[str]:
     """
     said = []
     if made.others_share is not None:
-        said.append(f"other programs took {made.others_share:.1%} of the processors meanwhile")
+        said.append(f"other programs took {percent(made.others_share, 1)} of the processors meanwhile")
         if made.others_share >= CROWDED:
             said.append("warning: under such a load the noise floor is too wide; remedy: repeat on a quiet machine")
     if before is not None:
-        floors = " -> ".join(f"{own.floor(CURRENT.quick_rounds) - 1:.1%}" for own in (before, made))
+        floors = " -> ".join(percent(own.floor(CURRENT.quick_rounds) - 1, 1) for own in (before, made))
         said.append(f"replaces the calibration of {before.when}: largest difference of two processes {floors}")
     return said
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import Deep5Error
+from deep5.core.quantities import seconds
 
 __all__ = [
     "LEAST_SAMPLE_S",
@@ -282,8 +283,8 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
     wait = median(waits)
     if wait > max(0.5 * call_s, 1e-3):
         return (
-            f"reading its outputs waits {wait * 1e3:.3g} ms after the executor said that it had finished, in a call "
-            f"of {call_s * 1e3:.3g} ms"
+            f"reading its outputs waits {seconds(wait)} after the executor said that it had finished, in a call "
+            f"of {seconds(call_s)}"
         )
     return None
 
@@ -333,8 +334,8 @@ def self_test(busy_s: float = 5e-3) -> None:
     seen_s = time_loop(Work(call=start, synchronize=wait), 2)
     if seen_s < busy_s:
         raise Deep5Error(
-            f"self-test of the timer: an asynchronous call of {busy_s * 1e3:g} ms was measured as "
-            f"{seen_s * 1e3:.3g} ms; its work was not timed"
+            f"self-test of the timer: an asynchronous call of {seconds(busy_s)} was measured as "
+            f"{seconds(seen_s)}; its work was not timed"
         )
 
 

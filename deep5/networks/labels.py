@@ -38,7 +38,7 @@ class Labels:
     ignored: int | None
 
     def check(self, value: np.ndarray) -> None:
-        """Check a batch of labels; takes about 2 µs if all are valid, a tenth of that for a single label.
+        """Check a batch of labels; takes about 2 us if all are valid, a tenth of that for a single label.
 
         Raises:
             NetworkError: A label is not a class.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.quantities import percent, seconds, seconds_between
 from deep5.core.terminal import counted, plain
 from deep5.measuring.scheme import Scheme, scheme_of
 from deep5.results.comparison import ComparisonResult
@@ -16,27 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["comparison_tables", "duration", "quick_note", "sentence", "whole_table"]
+__all__ = ["comparison_tables", "quick_note", "sentence", "whole_table"]
 
 _SHOWN = 2
 _LEAST_SHOWN_S = 0.5
 _REASON = 300
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds with a suitable unit, in three digits.
-
-    >>> duration(0.00123), duration(2.5), duration(None)
-    ('1.23 ms', '2.5 s', '-')
-    """
-    if seconds is None:
-        return "-"
-    if not seconds:
-        return "0 s"
-    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= size), _UNITS[-1])
-    value = seconds / size
-    return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
 
 
 def sentence(row: dict[str, Any], scheme: Scheme) -> str:
@@ -100,7 +85,7 @@ def _missing(row: dict[str, Any], scheme: Scheme) -> list[str]:
 
 
 def _excess(ratio: float) -> str:
-    return f"{ratio - 1:.1%}" if ratio < 2 else f"{ratio:.3g} times"
+    return percent(ratio - 1, 1) if ratio < 2 else f"{ratio:.3g} times"
 
 
 def comparison_tables(result: ComparisonResult, console: Console) -> None:
@@ -145,9 +130,9 @@ def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
         spent["timing" if row["job"] == "time" else "proof"] += row["wall_s"]
     # The remaining processes are the calibration, if there was none, and the check whether files can be run.
     spent["preparation"] = resources["processes_s"] - sum(spent.values())
-    parts = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_SHOWN_S]
-    parts.append(f"deep5 itself {resources['harness_s']:.1f} s")
-    return f"took {resources['wall_s']:.1f} s: {', '.join(parts)}"
+    parts = [f"{what} {seconds(spent_s)}" for what, spent_s in spent.items() if spent_s >= _LEAST_SHOWN_S]
+    parts.append(f"deep5 itself {seconds(resources['harness_s'])}")
+    return f"took {seconds(resources['wall_s'])}: {', '.join(parts)}"
 
 
 def _brief(words: str) -> str:
@@ -192,13 +177,13 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         said = sentence(verdict, scheme) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
             said += "; it has other settings and a separate proof"
-        judged.append([name, duration(row["median_s"]), ratio, said])
-        interval = "-" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
+        judged.append([name, seconds(row["median_s"]), ratio, said])
+        interval = seconds_between(row["low_s"], row["high_s"])
         shown = [
             interval,
-            duration(set_up.get(row["candidate"])),
-            duration(row["first_call_s"]),
-            duration(row["warm_up_s"]),
+            seconds(set_up.get(row["candidate"])),
+            seconds(row["first_call_s"]),
+            seconds(row["warm_up_s"]),
             str(row["processes"]),
         ]
         phases.append([name, *shown])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from deep5.core.quantities import percent
 from deep5.measuring.machine_load import CROWDED
 from deep5.measuring.statistics import drift, far_out, floor_of
 from deep5.results.comparison_summary import crowded_in, process_medians, shares_of_others, standing
@@ -45,8 +46,8 @@ def _noisier(document: Mapping[str, Any], samples: Samples) -> list[str]:
     if least <= calibrated**2:
         return []
     return [
-        f"the processes of each candidate differ by {least - 1:.0%} or more, and those of the calibration by "
-        f"{calibrated - 1:.1%} at most: the noise floor is too narrow; remedy: deep5 calibrate, and again"
+        f"the processes of each candidate differ by {percent(least - 1)} or more, and those of the calibration by "
+        f"{percent(calibrated - 1, 1)} at most: the noise floor is too narrow; remedy: deep5 calibrate, and again"
     ]
 
 
@@ -83,8 +84,8 @@ def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> l
         drifts = [drift(times) for times in rounds.values()]
         if len([value for value in drifts if abs(value) > _DRIFT]) > len(drifts) / 2:
             said.append(
-                f"{name}: the times drift by {median(drifts):+.0%} within a process; remedy: a quiet machine, or check "
-                "for throttling"
+                f"{name}: the times drift by {percent(median(drifts), signed=True)} within a process; remedy: a "
+                "quiet machine, or check for throttling"
             )
         count = sum(far_out(times) for times in rounds.values())
         total = sum(map(len, rounds.values()))
@@ -92,7 +93,7 @@ def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> l
             said.append(f"{name}: {count} of {total} samples lie far out and are included; remedy: a quiet machine")
         if len(middles) > 1 and max(middles) > (1 + 2 * _WIDE) * min(middles):
             spread = max(middles) / min(middles)
-            said.append(f"{name}: processes differ by up to {spread - 1:.0%}; remedy: a quiet machine")
+            said.append(f"{name}: processes differ by up to {percent(spread - 1)}; remedy: a quiet machine")
     return said
 
 
@@ -108,7 +109,7 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
     if document["calibration"] is not None:
         floor = max(floor_of(times, rounds) for times in document["calibration"]["processes"].values())
         if floor > _NOISY[document["mode"]]:
-            far = f"by up to {floor - 1:.0%}" if floor < 2 else f"by up to {floor:.3g} times"
+            far = f"by up to {percent(floor - 1)}" if floor < 2 else f"by up to {floor:.3g} times"
             each = "one process" if rounds == 1 else f"{rounds} processes"
             remedy = "--rigorous, a quiet machine" if quick else "a quiet machine"
             if document["threads"] > 1:
@@ -119,15 +120,16 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
             )
         if (document["calibration"].get("others_share") or 0.0) >= CROWDED:
             said.append(
-                f"other programs took {document['calibration']['others_share']:.1%} of the processors while this "
-                "machine was calibrated: its noise floor is too wide; remedy: deep5 calibrate, on a quiet machine"
+                f"other programs took {percent(document['calibration']['others_share'], 1)} of the processors "
+                "while this machine was calibrated: its noise floor is too wide; remedy: deep5 calibrate, "
+                "on a quiet machine"
             )
     unjudged = crowded_in(document)
     for label, found in shares_of_others(document).items():
         if beyond := [share for share in found if share >= CROWDED]:
             so = ", more than while the machine was calibrated, so there is no verdict" if label in unjudged else ""
             said.append(
-                f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
-                f"{len(found)} processes{so}; remedy: a quiet machine{', --rigorous' if so else ''}"
+                f"{label}: other programs took up to {percent(max(beyond))} of its processors' time in "
+                f"{len(beyond)} of {len(found)} processes{so}; remedy: a quiet machine{', --rigorous' if so else ''}"
             )
     return said

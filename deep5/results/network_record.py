@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.quantities import count, percent, size
 from deep5.core.terminal import counted, plain
 from deep5.networks.analysis.analysis import Layer, NetworkAnalysis
 from deep5.networks.analysis.layer_summary import LayerTimes
-from deep5.networks.analysis.picture import shortened, shown_shape, shown_size
+from deep5.networks.analysis.picture import shortened, shown_shape
 from deep5.networks.analysis.sizes import is_sized
 from deep5.networks.onnx.parameters import Decision
 from deep5.results.network_tensors import print_tensors, tensor_document
@@ -114,8 +115,8 @@ class NetworkRecord:
             table.add_column(Text(title), no_wrap=True, overflow="ellipsis", footer=Text(foot))
         for title, foot in (
             ("parameters", f"{found.parameters:,}"),
-            ("FLOPs", f"{least}{shown_size(found.flops)}"),
-            ("memory", f"{'≥ ' if found.unsized else ''}{shown_size(found.activation_bytes, binary=True)}B"),
+            ("FLOPs", f"{least}{count(found.flops)}"),
+            ("memory", f"{'≥ ' if found.unsized else ''}{size(found.activation_bytes)}"),
             ("share", "100.0 %" if found.flops else "-"),
         ):
             table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
@@ -195,8 +196,8 @@ def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
     known = layer.arithmetic
     flops, share = _UNKNOWN, _UNKNOWN
     if known is not None:
-        flops = shown_size(known.flops).rstrip() if known.flops else "0"
-        share = f"{known.flops / found.flops:.1%}".replace("%", " %") if found.flops else "-"
+        flops = count(known.flops) if known.flops else "0"
+        share = percent(known.flops / found.flops, 1) if found.flops else "-"
     return [
         layer.name,
         layer.op_type,
@@ -211,7 +212,7 @@ def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
 def _memory(layer: Layer) -> str:
     if not layer.activation_bytes:
         return "0" if layer.sized or all(map(is_sized, layer.outputs)) else _UNKNOWN
-    return f"{'' if layer.sized else '≥ '}{shown_size(layer.activation_bytes, binary=True)}B"
+    return f"{'' if layer.sized else '≥ '}{size(layer.activation_bytes)}"
 
 
 def _notes(found: NetworkAnalysis) -> Iterator[str]:
@@ -255,8 +256,7 @@ def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
     least = "" if found.exact else "at least "
     rates = "" if found.exact else "of what is known "
     bytes_of = {
-        name: f"{'at least ' if found.unsized and name != 'parameter_bytes' else ''}"
-        f"{shown_size(getattr(found, name), binary=True)}B"
+        name: f"{'at least ' if found.unsized and name != 'parameter_bytes' else ''}{size(getattr(found, name))}"
         for name in ("parameter_bytes", "activation_bytes", "peak_training_bytes")
     }
     parallel, intensity = found.average_parallelism, found.intensity

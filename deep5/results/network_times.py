@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.quantities import seconds
 from deep5.core.terminal import counted, plain
 from deep5.networks.analysis.layer_summary import LayerTimes
 from deep5.networks.analysis.picture import shortened
@@ -43,7 +44,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
             (times.instrumented_forward_s, times.whole_forward_s),
             (times.instrumented_step_s, times.whole_step_s),
         )
-        cells = [cell for parts, whole in both for cell in (_cell(parts), _cell(whole), _ratio(parts, whole))]
+        cells = [cell for parts, whole in both for cell in (seconds(parts), seconds(whole), _ratio(parts, whole))]
         table.add_row(*map(Text, (str(times.batch), *cells)))
     first = measured[0]
     requested = "" if threads is None else f" with {counted(threads, 'thread')}"
@@ -61,7 +62,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
         types = [times.by_type() for times in measured]
         for name in dict.fromkeys(name for own in types for name in own):
             cells = [
-                _host(times, name, what) or _cell(own.get(name, (None, None))[side])
+                _host(times, name, what) or seconds(own.get(name, (None, None))[side])
                 for own, times in zip(types, measured, strict=True)
             ]
             table.add_row(*map(Text, (shortened(name), *cells)))
@@ -78,20 +79,6 @@ def _host(times: LayerTimes, op_type: str, what: str) -> str:
         return ""
     names = {layer.within for layer in own}
     return f"in {plain(', '.join(dict.fromkeys(layer.op_type for layer in times.layers if layer.name in names)))}"
-
-
-def _cell(seconds: float | None) -> str:
-    """Seconds in readable form.
-
-    >>> _cell(0.0123), _cell(4.5e-05), _cell(2.5), _cell(0.0), _cell(None)
-    ('12.3 ms', '45 µs', '2.5 s', '0', '-')
-    """
-    if not seconds:
-        return "-" if seconds is None else "0"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
 
 
 def _ratio(parts: float | None, whole: float | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deep5.core import quantities
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
 from deep5.results.archive import FILE_BYTES, TOTAL_BYTES, Entry, unpacked, write_archive
@@ -229,7 +230,7 @@ def _top(path: Path, dotted: str) -> Path:
 
 
 def _left(name: str | None, path: Path, sha: str | None, size: int | None, why: str = "") -> dict[str, Any]:
-    why = why or f"it has more than {FILE_BYTES >> 20} MiB"
+    why = why or f"it has more than {quantities.size(FILE_BYTES)}"
     return {"file": name, "origin": str(path), "sha256": sha, "bytes": size, "why": why}
 
 
@@ -284,7 +285,7 @@ def _moved(data: Sequence[tuple[Path, bool]], root: Path, left_out: list[dict[st
                 inside.append(file)
                 size += file.stat().st_size
             if len(inside) > _MOST_DATA or size > FILE_BYTES:
-                why = f"it has more than {FILE_BYTES >> 20} MiB, or more than {_MOST_DATA} files"
+                why = f"it has more than {quantities.size(FILE_BYTES)}, or more than {_MOST_DATA} files"
                 left_out.append(_left(_name(path, root), path, None, None, why))
                 break
         else:

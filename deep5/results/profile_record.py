@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import UsageError
+from deep5.core.quantities import percent
 from deep5.measuring.profiles import LIMIT, Profile, performance_profiles
 from deep5.results.study.folder import StudyFolder
 from deep5.results.time_to_target import MEASURES, median_to_target
@@ -94,7 +95,7 @@ class ProfileRecord:
             table.add_column(Text(column), overflow="fold")
         for name, profile in self.profiles.items():
             cells = [_cell(ratio, self.times[workload][name], self.by) for workload, ratio in profile.ratios.items()]
-            table.add_row(*map(Text, (name, f"{profile.score:.3f}", f"{profile.solved:.0%}", *cells)))
+            table.add_row(*map(Text, (name, f"{profile.score:.3f}", percent(profile.solved), *cells)))
         console.print(table)
         lines = [
             f"Of each workload: times the best candidate's {self.by} to target, and the median over the seeds.",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from deep5.core.metric import Goal, Metric
+from deep5.core.quantities import percent
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 
 __all__ = ["MachineLoad", "load_warnings", "timed_goals"]
@@ -57,7 +58,7 @@ def load_warnings(goals: Iterable[str], share: float | None, processors: int, th
         threads: Threads within an operator, or None if the framework decides.
 
     >>> load_warnings(["wall_clock_time"], 0.5, 2, 1)
-    ['other programs took 50% of the processors, so wall_clock_time is not that of a quiet machine; remedy: run it \
+    ['other programs took 50 % of the processors, so wall_clock_time is not that of a quiet machine; remedy: run it \
 again on a quiet machine']
     >>> load_warnings(["throughput"], 0.5, 2, 2)[1:]
     ['the run had 2 threads on 1 free processor of 2, where threads wait for each other; remedy: --threads 1']
@@ -68,8 +69,8 @@ again on a quiet machine']
     if names and taken >= CROWDED:
         are = "are not those" if ", " in names else "is not that"
         said.append(
-            f"other programs took {taken:.0%} of the processors, so {names} {are} of a quiet machine; remedy: run it "
-            "again on a quiet machine"
+            f"other programs took {percent(taken)} of the processors, so {names} {are} of a quiet machine; remedy: "
+            "run it again on a quiet machine"
         )
     # Without such a goal, threads that wait do no harm to what is reported, and come and go with the load.
     free = max(1, processors - (round(taken * processors) if names else 0))

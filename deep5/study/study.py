@@ -19,6 +19,7 @@ from deep5.core.canonical import canonical, canonical_hash
 from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.core.files import is_folder
 from deep5.core.progress import Steps, Tell, unreported
+from deep5.core.quantities import percent
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.environment import describe_software, environment_hash
@@ -320,7 +321,7 @@ class _UnderWay:
         beside = []
         if self._crowded:
             runs = counted(len(self._crowded), "run")
-            beside = [f"{_BESIDE} {max(self._crowded):.0%} of the processors in {runs}; remedy: a quiet machine"]
+            beside = [f"{_BESIDE} {percent(max(self._crowded))} of the processors in {runs}; remedy: a quiet machine"]
         return Study(
             folder=self._folder,
             recipe=plan.recipe.name,

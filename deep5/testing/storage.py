@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, UsageError
+from deep5.core.quantities import percent, seconds, seconds_between
 
 if TYPE_CHECKING:
     from deep5.testing.timed import Timed
@@ -160,14 +161,7 @@ def shown(timed: Timed) -> str:
     from deep5.measuring.samples import median_interval
 
     interval = median_interval(timed.samples_s)
-    unit, factor = next(
-        (unit, factor) for unit, factor in _UNITS if median(timed.samples_s) >= factor or unit == _UNITS[-1][0]
-    )
-    low, middle, high = (value / factor for value in (interval.low, median(timed.samples_s), interval.high))
     notes = [] if timed.steady else ["the times had not settled"]
     if timed.others_share is not None and math.isfinite(timed.others_share) and timed.others_share > CROWDED:
-        notes.append(f"other programs took {timed.others_share:.0%} of the processors")
-    return f"{middle:.4g} {unit} ({low:.4g} … {high:.4g}){''.join(f'; {note}' for note in notes)}"
-
-
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+        notes.append(f"other programs took {percent(timed.others_share)} of the processors")
+    return "; ".join([f"{seconds(median(timed.samples_s))} ({seconds_between(interval.low, interval.high)})", *notes])

@@ -14,6 +14,7 @@ import numpy as np
 from deep5.core.errors import CheckpointError, OutputError
 from deep5.core.files import is_file
 from deep5.core.metric import FirstCalls, Sample
+from deep5.core.quantities import size
 from deep5.core.tensors import numpy_dtype
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
@@ -66,7 +67,7 @@ def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[s
             reason = getattr(error, "strerror", None) or error
             raise OutputError(
                 f"the checkpoint {path} cannot be written ({reason}); allowed: a folder that can be written, with "
-                f"{packer.size_bytes / 2**20:.0f} MiB free; earlier checkpoints are unchanged"
+                f"{size(packer.size_bytes)} free; earlier checkpoints are unchanged"
             ) from error
         raise
     return tuple(packer.left_out)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from deep5.core import quantities
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import OutputError, UsageError, brief
 from deep5.core.files import is_folder
@@ -32,7 +33,6 @@ __all__ = [
     "find_or_fetch",
     "given_path",
     "nothing_fetched",
-    "readable_size",
 ]
 
 _CONNECT_S, _SILENCE_S = 20.0, 60.0
@@ -124,7 +124,7 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
     for place in data_folders():
         if is_folder(place / name):
             return place / name
-    size = readable_size(sum(remote.size_bytes for remote in remotes))
+    size = quantities.size(sum(remote.size_bytes for remote in remotes))
     if not download:
         looked = " or ".join(str(place / name) for place in data_folders())
         raise UsageError(
@@ -219,14 +219,14 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
                 if error.errno is not None and not isinstance(error, ConnectionError):
                     raise OutputError(
                         f"{folder / remote.name} cannot be written ({error.strerror}); remedy: make room for "
-                        f"{readable_size(remote.size_bytes)}, or set DEEP5_CACHE to another folder"
+                        f"{quantities.size(remote.size_bytes)}, or set DEEP5_CACHE to another folder"
                     ) from error
                 failures.append(f"{url}: {_network_reason(error)}")
             else:
                 (folder / remote.name).chmod(0o644)  # only its owner can read a temporary file
                 return
     raise UsageError(
-        f"{remote.name} ({readable_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: "
+        f"{remote.name} ({quantities.size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: "
         "try again, or get the file elsewhere and set DEEP5_DATA to the folder that holds it"
     )
 
@@ -283,15 +283,6 @@ class _Downloader:
             raise UsageError(f"the server sent {copied} of the file's {size} bytes")
 
 
-def readable_size(size_bytes: int) -> str:
-    """A human-readable size.
-
-    >>> readable_size(170_052_171), readable_size(4_542)
-    ('170.1 MB', '0.005 MB')
-    """
-    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e6:.3f} MB"
-
-
 def _check_scheme(url: str, plain_http: bool) -> None:
     scheme = urlsplit(url).scheme
     if scheme != "https" and not (plain_http and scheme == "http"):
@@ -302,7 +293,7 @@ def _check_scheme(url: str, plain_http: bool) -> None:
 def _progress(remote: Remote) -> Iterator[Any]:
     """A progress bar on a terminal; otherwise a line per minute, as the size has been announced."""
     if not sys.stderr.isatty() or is_silenced():
-        steps = Steps(remote.size_bytes, Reporter(), shown=readable_size)
+        steps = Steps(remote.size_bytes, Reporter(), shown=quantities.size)
 
         def advance(count: int) -> None:
             steps.advance(count)

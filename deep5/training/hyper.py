@@ -50,7 +50,7 @@ def hyper_value(optimizer: Any, name: str) -> float | None:
 
 
 def hyper_reader(optimizer: Any, names: Sequence[str], scheduled: Sequence[Any]) -> Callable[[], tuple[Any, ...]]:
-    """A function that reads the current values of several hyperparameters in about 1 µs; unknown ones are None.
+    """A function that reads the current values of several hyperparameters in about 1 us; unknown ones are None.
 
     Args:
         optimizer: The trainer's optimizer.

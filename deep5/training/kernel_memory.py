@@ -18,7 +18,7 @@ __all__ = ["CHUNK", "KernelMemory", "address_of"]
 
 # A chunk of every array that a rule uses fits in the second-level cache.
 CHUNK = 8192
-# Below this many elements a second thread costs more than it saves (about 10 µs to wake it).
+# Below this many elements a second thread costs more than it saves (about 10 us to wake it).
 _PARALLEL = 1 << 17
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
+from deep5.core.quantities import duration
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.schedules.scheduled import plan_of
 
@@ -132,7 +133,7 @@ class ProgressBar(Event):
             f"{rate:,.0f} samples/s",
         ]
         if self._total is not None:
-            figures.append(f"{self._left_s(trainer, self._total):.0f} s left")
+            figures.append(f"{duration(self._left_s(trainer, self._total))} left")
         return "  ".join(figures)
 
     def _left_s(self, trainer: Any, total: int) -> float:

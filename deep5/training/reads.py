@@ -128,7 +128,7 @@ class Reads:
         return plain | {what: frozen(read()) for what, read, _ in self._parts}
 
     def changed(self) -> str | None:
-        """What has changed since the trace, or None. Takes about 0.4 µs where all values are plain."""
+        """What has changed since the trace, or None. Takes about 0.4 us where all values are plain."""
         own, kind = vars(self._rule), type(self._rule)
         try:
             same = (

@@ -12,6 +12,7 @@ from deep5.core.arguments import is_finite
 from deep5.core.errors import ShapeError, UsageError, brief
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor
+from deep5.core.quantities import size
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.packed import Packed
@@ -199,7 +200,7 @@ class SAG:
             if needed > free:
                 raise UsageError(
                     f"SAG has no memory for more than {len(self._gradients)} gradients: the next {_LOOK_EVERY} need up "
-                    f"to {needed / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free; remedy: unit='batch', or fewer "
+                    f"to {size(needed)} and {size(free)} are free; remedy: unit='batch', or fewer "
                     "samples"
                 )
 
@@ -262,8 +263,8 @@ class SAG:
         restore_rate(self, held)
         self._forget()
         ends = np.cumsum(sizes)
-        for slot, (gradient, size, end) in enumerate(zip(gradients, sizes, ends, strict=True)):
-            ids = tuple(members[end - size : end].tolist())
+        for slot, (gradient, samples, end) in enumerate(zip(gradients, sizes, ends, strict=True)):
+            ids = tuple(members[end - samples : end].tolist())
             self._gradients.append(gradient.copy())
             self._members.append(ids)
             self._slot.update(dict.fromkeys(ids, slot))

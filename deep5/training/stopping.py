@@ -9,6 +9,7 @@ from typing import Any, Literal
 from deep5.core.arguments import is_finite
 from deep5.core.errors import UnknownName, UsageError, brief
 from deep5.core.events import NO_CLASSES, Event, StopTraining
+from deep5.core.quantities import seconds
 from deep5.training.schedules.scheduled import epoch_batches
 
 __all__ = ["EarlyStopping", "StopAfter", "StopAtAccuracy"]
@@ -227,7 +228,7 @@ class StopAfter(Event):
         """
         elapsed = trainer.elapsed_ns()
         if elapsed >= self._limit_ns and not self._complete(trainer, epoch):
-            raise StopTraining(f"{elapsed / 1e9:.1f} s of training, and the limit is {self.seconds:g} s")
+            raise StopTraining(f"{seconds(elapsed / 1e9)} of training, and the limit is {seconds(self.seconds)}")
 
     @staticmethod
     def _complete(trainer: Any, epoch: int) -> bool:

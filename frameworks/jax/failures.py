@@ -20,7 +20,7 @@ _ON_HOST_ALONE = "a compiled operator runs on the host alone"
 
 
 class _NamedFailures:
-    """A class, because a contextlib context manager takes a µs."""
+    """A class, because a contextlib context manager takes a microsecond."""
 
     def __enter__(self) -> None:
         pass

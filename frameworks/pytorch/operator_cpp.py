@@ -76,5 +76,5 @@ def _directly(run: Pass, given: Sequence[Any]) -> Outputs:
     return run(given)
 
 
-# Function.apply looks for torch.func transformations first, which takes 1 µs; a pass rejects their tensors anyway.
+# Function.apply looks for torch.func transformations first, which takes 1 us; a pass rejects their tensors anyway.
 _apply = super(torch.autograd.Function, _Function).apply

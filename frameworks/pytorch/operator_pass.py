@@ -140,8 +140,8 @@ class Pass:
         outputs = []
         for spec in plan.outputs:
             shape = tuple(map(int, spec.shape))
-            # With strides given, torch.empty_strided parses fewer arguments than torch.empty, which saves half a µs per
-            # output.
+            # With strides given, torch.empty_strided parses fewer arguments than torch.empty, which saves half a
+            # microsecond per output.
             strides = torch.empty(shape, device="meta").stride()
             outputs.append((shape, strides, getattr(torch, spec.dtype)))
         key = tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])

@@ -65,7 +65,7 @@ def row(framework: str, case: dict[str, str], size: str) -> str:
     ours, theirs = (median(side) / document["measurement"]["loops"] * 1e6 for side in (candidate, baseline))
     verdict = {True: "kept", False: "missed", None: "not evaluated"}[document["accepted"]]
     return (
-        f"| {' '.join([framework, *case.values()])} | {ours:,.0f} / {theirs:,.0f} µs | {answer.ratio:.3f} | "
+        f"| {' '.join([framework, *case.values()])} | {ours:,.0f} / {theirs:,.0f} us | {answer.ratio:.3f} | "
         f"{answer.interval.low:.3f} … {answer.interval.high:.3f} | {answer.floor_half_width:.3f} | "
         f"{answer.excess:.3f} | {verdict} |"
     )

@@ -28,6 +28,8 @@ from registry import Benchmark, benchmarks
 from sides import ROOT, Side, base_commit, base_side, head_side
 from verdicts import Outcome, amount, outcome, write
 
+from deep5.core.quantities import size
+
 ALLOWED = 1.2
 """Above this ratio of time or memory an operator is listed."""
 CLOSE = 1.1
@@ -165,14 +167,10 @@ def _lines(found: Sequence[Outcome], samples: dict[str, Samples]) -> Iterator[st
         assert each.head_s is not None
         one = samples[each.name]
         ratio, (low, high) = _ratio(every[each.name], one), _interval(one, each)
-        size = _bytes if each.name.endswith(MEMORY) else amount
-        values = f"{size(each.base_s)} -> {size(each.head_s)}"
+        shown = size if each.name.endswith(MEMORY) else amount
+        values = f"{shown(each.base_s)} -> {shown(each.head_s)}"
         rounds = f"{len(one.head)} rounds" if len(one.head) > 1 else "1 round"
         yield f"{each.name:52} {values:24} {ratio:.2f} ({low:.2f} … {high:.2f})  {rounds}\n"
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e6:.1f} MB"
 
 
 def _report(

@@ -99,7 +99,7 @@ def _cell(head: str, own: Ratios) -> str:
     if head == "interval":
         return f"{own.interval.low:.3f} … {own.interval.high:.3f}"
     if head == "median difference":
-        return f"{own.difference_s * 1e6:.0f} µs"
+        return f"{own.difference_s * 1e6:.0f} us"
     return str(own.sizes) if head == "sizes" else f"{own.ratio:.3f}"
 
 

@@ -117,11 +117,11 @@ def cells(runs: Sequence[Figures]) -> dict[str, str]:
 def _cells(found: Figures) -> dict[str, str]:
     low, high = found.interval
     in_us = found.unit == "us"
-    overhead, slowdown = f"{found.value:.1f} µs", f"{found.value:.3f}"
+    overhead, slowdown = f"{found.value:.1f} us", f"{found.value:.3f}"
     return {
-        "deep5 /": f"{found.ours * 1e6:,.0f} / {found.theirs * 1e6:,.0f} µs",
+        "deep5 /": f"{found.ours * 1e6:,.0f} / {found.theirs * 1e6:,.0f} us",
         "ratio": f"{found.middle:.3f}",
-        "interval": f"{low:.2f} … {high:.2f} µs" if in_us else f"{found.ratio.low:.3f} … {found.ratio.high:.3f}",
+        "interval": f"{low:.2f} … {high:.2f} us" if in_us else f"{found.ratio.low:.3f} … {found.ratio.high:.3f}",
         "A/A": f"{found.alike:.3f}",
         "overhead or slowdown": overhead if in_us else slowdown,
         "slowdown": slowdown,

@@ -14,7 +14,7 @@ from registry import Benchmark
 from deep5.measuring.scheme import CURRENT
 from deep5.measuring.statistics import Verdict, floor_of, judge
 
-_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True, kw_only=True)

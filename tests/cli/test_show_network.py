@@ -430,7 +430,7 @@ def test_the_files(deep5: Command, tmp_path: Path) -> None:
         else:
             assert ET.fromstring(content.decode()).tag == f"{SVG}svg"  # noqa: S314 - our own
     text = (tmp_path / "here" / "types.svg").read_text()
-    for word in ("Conv (2)", "share of parameters", "share of FLOPs", "share of activation memory", "84.6%"):
+    for word in ("Conv (2)", "share of parameters", "share of FLOPs", "share of activation memory", "84.6 %"):
         assert word in text
     # A second time, into its own folder.
     assert deep5("show", "network", "mlp", "-o", "here").status == 0

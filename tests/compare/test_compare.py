@@ -343,7 +343,7 @@ def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     (crowded, _) = [told for told in found.document["warnings"] if "other programs took up to" in told]
     assert ", more than while the machine was calibrated, so there is no verdict; remedy: a quiet machine" in crowded
     assert any(
-        "this machine is noisy: identical code may differ by up to 50%" in told for told in found.document["warnings"]
+        "this machine is noisy: identical code may differ by up to 50 %" in told for told in found.document["warnings"]
     )
     assert [row["word"] for row in found.verdicts] == ["no difference shown"]
     assert found.verdicts[0]["floor"] is None  # a quiet machine's floor does not apply here
@@ -400,15 +400,15 @@ def test_a_calibration_under_load_is_warned_of(quick: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, ": p is 0.016, not 0.002 (the smallest provable: 5.0%)"),
-        ({"p": 0.001, "low": 0.9}, ": the interval holds 1 (the smallest provable: 5.0%)"),
-        ({"p": 0.001, "floor": 1.3}, ": the ratio is within the noise floor, 30.0% (the smallest provable: 5.0%)"),
+        ({}, ": p is 0.016, not 0.002 (the smallest provable: 5.0 %)"),
+        ({"p": 0.001, "low": 0.9}, ": the interval holds 1 (the smallest provable: 5.0 %)"),
+        ({"p": 0.001, "floor": 1.3}, ": the ratio is within the noise floor, 30.0 % (the smallest provable: 5.0 %)"),
         (
             {"ratio": 0.9, "p": 0.001, "floor": 3.0},
-            ": the ratio is within the noise floor, 3 times (the smallest provable: 5.0%",
+            ": the ratio is within the noise floor, 3 times (the smallest provable: 5.0 %",
         ),
         ({"low": 0.9, "floor": 1.3}, ": p is 0.016, not 0.002; the interval holds 1; the ratio is within the noise f"),
-        ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0005 (the smallest provable: 5.0%)"),
+        ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0005 (the smallest provable: 5.0 %)"),
         ({"p": 0.001, "floor": None, "smallest": None}, ": the noise floor of 10 rounds is not known"),
         ({"rounds": 3, "p": None, "low": None, "high": None, "smallest": None}, ": 3 rounds, and a verdict needs 10"),
         ({"rounds": 2, "p": None, "low": None, "high": None, "smallest": None}, " (below 2.0% it may be noise)"),
@@ -442,7 +442,7 @@ FAULTS = {
     "Aborts": ("failed", "killed by SIGABRT in the proof's trajectories"),
     "Leaves": ("failed", "exited with status 0 in the proof's trajectories, without an answer"),
     "Hangs": ("failed", "did not finish within 25 s, in the proof's trajectories; remedy: --time-limit"),
-    "Hoards": ("failed", "MiB of memory in the proof's trajectories; allowed: 1024 MiB; remedy: --memory-limit"),
+    "Hoards": ("failed", "iB, in the proof's trajectories; allowed: 1 GiB; remedy: --memory-limit"),
     "Babbles": ("different", "off by nan"),
     "Floods": ("failed", "it printed more than 64 MiB in the proof's trajectories"),
     "Lazy": ("failed", "reading the parameters took"),

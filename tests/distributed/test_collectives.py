@@ -500,7 +500,7 @@ def test_ranks_are_warm_by_time_before_anything_is_timed() -> None:
     assert {4, 4096} <= set(calls)
 
 
-@pytest.mark.parametrize(("share", "told"), [(None, []), (0.049, []), (0.4, ["other programs took up to 40% of"])])
+@pytest.mark.parametrize(("share", "told"), [(None, []), (0.049, []), (0.4, ["other programs took up to 40 % of"])])
 def test_what_others_took_of_the_processors_is_told(share: float | None, told: list[str]) -> None:
     times = replace(measured()[0], others_share=share)
     assert CollectiveTimes.from_json(times.to_json()).others_share == share

@@ -67,9 +67,9 @@ def test_a_file_that_is_damaged_or_of_an_earlier_version_is_none(kept: Path, cha
 
 def test_load_is_told_and_warned_of_from_five_percent_on() -> None:
     assert said_of(_made(None), None) == []
-    assert said_of(_made(0.049), None) == ["other programs took 4.9% of the processors meanwhile"]
+    assert said_of(_made(0.049), None) == ["other programs took 4.9 % of the processors meanwhile"]
     assert [line.partition(":")[0] for line in said_of(_made(0.05), None)] == [
-        "other programs took 5.0% of the processors meanwhile",
+        "other programs took 5.0 % of the processors meanwhile",
         "warning",
     ]
 
@@ -107,7 +107,7 @@ def test_the_load_while_calibrating_is_measured_and_kept(
     assert made.others_share > 0.2
     assert answer.out.splitlines()[3:] == said_of(made, before)
     assert len(said_of(made, before)) == 3
-    assert f"replaces the calibration of {before.when}: noise of one process each 0.9% -> " in answer.out
+    assert f"replaces the calibration of {before.when}: noise of one process each 0.9 % -> " in answer.out
 
 
 def test_what_a_process_started_itself_is_its_own() -> None:

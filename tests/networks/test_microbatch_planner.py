@@ -129,9 +129,9 @@ def test_the_table(known: type[Known]) -> None:
     lines = str(plan_microbatches(convolutions(), 12, 8 << 20, nodes=["Conv_2"])).splitlines()
     assert lines == [
         "batch 12 on pytorch, 1 thread; limit for each layer: 8192.0 KiB",
-        "layer   parts  ms       undivided  workspace           undivided         why",
-        "Conv_2  8 + 4  1.4e+04  1.3e+04    8192.0 KiB          12.0 MiB          undivided exceeds the limit",
-        "in all         1.4e+04  1.3e+04    largest 8192.0 KiB  largest 12.0 MiB",
+        "layer   parts  time  undivided  workspace           undivided         why",
+        "Conv_2  8 + 4  14 s  13 s       8192.0 KiB          12.0 MiB          undivided exceeds the limit",
+        "in all         14 s  13 s       largest 8192.0 KiB  largest 12.0 MiB",
     ]
 
 

@@ -194,7 +194,7 @@ def test_a_row_of_the_table() -> None:
     row = rule_table.row("pytorch", {"rule": "sgd", "shapes": "small"}, "smoke")
     first, times, *_, verdict, end = (cell.strip() for cell in row.split("|")[1:])
     assert (first, verdict, end) == ("pytorch sgd small", "not evaluated", "")
-    assert times.endswith("µs")
+    assert times.endswith("us")
 
 
 def test_the_fastest_of_pytorchs_implementations_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

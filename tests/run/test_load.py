@@ -89,16 +89,16 @@ def test_a_run_with_a_goal_for_a_time_warns_on_a_busy_machine(deep5: Command, tm
     ("goals", "share", "processors", "threads", "said"),
     [
         (["a"], 0.04, 2, 2, ()),
-        (["a"], 0.05, 2, 1, ("other programs took 5% of the processors, so a is not that of",)),
+        (["a"], 0.05, 2, 1, ("other programs took 5 % of the processors, so a is not that of",)),
         (["a", "b"], 0.05, 2, 1, ("so a, b are not those of a quiet machine",)),
         ([], 0.9, 2, 1, ()),
         ([], None, 2, 2, ()),
         ([], None, 2, 3, ("had 3 threads on 2 processors, where threads wait for each other; remedy: --threads 2",)),
-        (["a"], 0.5, 2, 2, ("took 50%", "had 2 threads on 1 free processor of 2, where threads wait")),
+        (["a"], 0.5, 2, 2, ("took 50 %", "had 2 threads on 1 free processor of 2, where threads wait")),
         ([], 0.5, 2, 2, ()),
         ([], 0.24, 2, 2, ()),
         ([], 1.0, 8, None, ()),
-        (["a"], 1.0, 8, 4, ("took 100%", "had 4 threads on 1 free processor of 8")),
+        (["a"], 1.0, 8, 4, ("took 100 %", "had 4 threads on 1 free processor of 8")),
     ],
 )  # fmt: skip
 def test_warnings(

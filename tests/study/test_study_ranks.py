@@ -454,10 +454,10 @@ def test_a_synchronous_scheme_is_a_line_in_the_picture_of_staleness() -> None:
 def test_a_picture_of_a_study_says_its_size_division_and_load() -> None:
     pytest.importorskip("vl_convert")
     runs = {"bound 4": [stale(1.5, "StaleSynchronous")], "asynchronous": [stale(3.0, "Asynchronous")]}
-    notes = ["other programs took up to 40% of the processors in 2 runs; remedy: a quiet machine", "another note"]
+    notes = ["other programs took up to 40 % of the processors in 2 runs; remedy: a quiet machine", "another note"]
     drawn, _ = study_pictures("demo", runs, 1, None, notes)
     said = " ".join(re.findall(r">([^<>]+)<", drawn["staleness.svg"].decode()))
-    assert "size smoke; open division; other programs took up to 40% of the processors in 2 runs" in said
+    assert "size smoke; open division; other programs took up to 40 % of the processors in 2 runs" in said
     assert "another note" not in said
 
 

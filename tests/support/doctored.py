@@ -1283,7 +1283,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a throughput of another step", RUN, in_series("throughput", step="1"), 8, "ended at step"),
     ("a throughput at a time", RUN, in_series("throughput", time_s="0.01"), 8, "allowed: none, since it reads a"),
     ("a clock of other epochs", RUN, in_series("wall_clock_time", epoch="0"), 8, "wall_clock_time: its epochs are"),
-    ("steps of a third", RUN, lambda f: fast_steps(f, 0.3), 8, "allowed: at least 50%"),
+    ("steps of a third", RUN, lambda f: fast_steps(f, 0.3), 8, "allowed: at least 50 %"),
     ("no evaluation's first call", RUN, setting("measurement", "evaluation_first_call_s", to=None), 6,
      "the first evaluation is not separate"),
     ("a negative first evaluation", RUN, setting("measurement", "evaluation_first_call_s", to=-1.0), 6,

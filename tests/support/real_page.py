@@ -94,7 +94,7 @@ def page(results: Results, back_ends: Sequence[str], versions: Mapping[str, str]
         "",
         "## Files",
         "",
-        "| file | what for | license | MB | producer, opset | nodes | operators | import |",
+        "| file | what for | license | MiB | producer, opset | nodes | operators | import |",
         "|---|---|---|---:|---|---:|---|---:|",
         *(_file_row(name, result) for name, result in results.items()),
         "",
@@ -156,7 +156,7 @@ def _file_row(name: str, result: Mapping[str, Any]) -> str:
     found = result["original"]
     names = [f"{operator} {count}" for operator, count in found.get("operators", {}).items()]
     more = f", {len(names) - _MOST_OPERATORS} more" if len(names) > _MOST_OPERATORS else ""
-    size = f"{found.get('bytes', 0) / 1e6:.2g}"
+    size = f"{found.get('bytes', 0) / 2**20:.2g}"
     read = f"{found['import_s']:.2f} s" if found.get("import") == "works" else str(found.get("import", "not run"))[:90]
     made = f"{found.get('producer') or 'unnamed'}, {found.get('opset', '?')}"
     operators = ", ".join(names[:_MOST_OPERATORS]) + more

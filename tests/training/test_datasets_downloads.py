@@ -25,11 +25,12 @@ import numpy as np
 import pytest
 
 from deep5.core.errors import MissingDependency, OutputError, UsageError
+from deep5.core.quantities import size
 from deep5.training import downloads
 from deep5.training.archives import extract, inflated
 from deep5.training.datasets import cifar as cifar_module
 from deep5.training.datasets.cifar import cifar10
-from deep5.training.downloads import Remote, data_folders, download_folder, fetch, find_or_fetch, readable_size
+from deep5.training.downloads import Remote, data_folders, download_folder, fetch, find_or_fetch
 
 RNG = np.random.default_rng(10)
 MB = 1 << 20
@@ -475,7 +476,7 @@ def test_downloads_that_are_not_right(server: Server, tmp_path: Path) -> None:
         (remote(server, content, "z", urls=("file:///etc/passwd",)), r"leads to 'file:///etc/passwd'; allowed: https"),
     ):
         with pytest.raises(
-            UsageError, match=rf"{wrong.name} \(.* MB\) could not be downloaded: .*({message}).*DEEP5_DATA"
+            UsageError, match=rf"{wrong.name} \(.* [KM]iB\) could not be downloaded: .*({message}).*DEEP5_DATA"
         ):
             fetch([wrong], target, plain_http=True)
         assert left_over(target.parent) == []
@@ -561,7 +562,7 @@ def test_over_https(certificate: Path, tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(sys, "stderr", errors)
         splits = cifar10(pixels="uint8")
         assert errors.getvalue() == (
-            f"cifar10: downloading {readable_size(given.size_bytes)} to {download_folder() / 'cifar-10-batches-bin'}; "
+            f"cifar10: downloading {size(given.size_bytes)} to {download_folder() / 'cifar-10-batches-bin'}; "
             "set DEEP5_DATA if a folder already holds it\n"
         )
         np.testing.assert_array_equal(splits.train.batch(np.arange(5))["label"], records[1:6, 0])

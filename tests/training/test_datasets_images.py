@@ -577,7 +577,7 @@ def test_a_label_beyond_the_classes_is_named(photographs: Path) -> None:
 
 def test_imagenet_that_is_not_right(photographs: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"imagenet is not there: no folder .*imagenet; it is not downloaded, .*138 GB"
+        UsageError, match=r"imagenet is not there: no folder .*imagenet; it is not downloaded, .*138 GiB"
     ):
         imagenet()
     for options, message in (

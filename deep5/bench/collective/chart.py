@@ -7,6 +7,7 @@ from typing import Any
 from deep5.bench.collective.summary import CollectiveSummary
 from deep5.core.charts import WIDTH, altair, by_name, line_styles, logarithmic, same_axis, stacked
 from deep5.core.errors import UsageError
+from deep5.core.quantities import size
 
 __all__ = ["collective_chart"]
 
@@ -44,9 +45,9 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     ]
     data = alt.Chart(alt.Data(values=values))
     modelled = alt.Chart(alt.Data(values=[value for value in values if value["model"]]))
-    x = logarithmic(alt, alt.X, "bytes:Q", [value["bytes"] for value in values], "buffer size", "B")
+    x = logarithmic(alt, alt.X, "bytes:Q", [value["bytes"] for value in values], "buffer size", size)
     ends = [value[key] for value in values for key in ("low", "high", "model") if value[key]]
-    y = logarithmic(alt, alt.Y, "s:Q", ends, "time per call", "s", _HEIGHT)
+    y = logarithmic(alt, alt.Y, "s:Q", ends, "time per call", height=_HEIGHT)
     times = alt.layer(
         data.mark_rule(opacity=0.5, strokeWidth=1).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color),
         modelled.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(x=x, y=same_axis(y, "model:Q"), color=color),
@@ -59,7 +60,7 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     rates = []
     for name in ("algorithm bandwidth", "bus bandwidth"):
         rate = logarithmic(
-            alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", "", _RATE_HEIGHT
+            alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", None, _RATE_HEIGHT
         )
         drawn = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=color)
         rates.append(drawn.properties(width=WIDTH, height=_RATE_HEIGHT))

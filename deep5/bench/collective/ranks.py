@@ -12,6 +12,7 @@ from deep5.bench.collective.measure import CollectiveTimes, measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
 from deep5.core.communicator import Communicator
 from deep5.core.errors import CommunicationError, UnknownName, UsageError
+from deep5.core.quantities import percent
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.distributed.launch.launcher import check_ranks
 from deep5.measuring.machine_load import CROWDED
@@ -55,7 +56,7 @@ def disturbed(times: CollectiveTimes) -> list[str]:
     """
     if times.others_share is None or times.others_share < CROWDED:
         return []
-    return [f"other programs took up to {times.others_share:.0%} of the processors; remedy: a quiet machine"]
+    return [f"other programs took up to {percent(times.others_share)} of the processors; remedy: a quiet machine"]
 
 
 def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[CollectiveTimes, int, str] | None:

@@ -59,9 +59,9 @@ def collective_plan(value: Callable[[str], Any], where: Callable[[str], str] = l
 
 def check_collectives(plan: CollectivePlan) -> list[str]:
     """A sentence that describes the measurements of a plan."""
-    from deep5.bench.collective.report import size_text
+    from deep5.core.quantities import size
 
     sizes = sorted(plan.sizes_bytes)
-    ends = size_text(sizes[0]) if len(sizes) == 1 else f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
+    ends = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
     calls = len(sizes) * len(plan.algorithms) * plan.rounds
     return [f"{len(plan.algorithms)} algorithms would be timed at {len(sizes)} sizes, {ends}, in {calls} calls"]

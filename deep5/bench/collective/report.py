@@ -6,52 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deep5.bench.collective.summary import CollectiveRow, CollectiveSummary
-from deep5.bench.report import seconds
+from deep5.core.quantities import rate, seconds, seconds_between, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["collective_table", "interval_text", "rate_text", "size_text"]
+__all__ = ["collective_table"]
 
 _WIDE = 92
-
-
-def interval_text(low_s: float | None, high_s: float | None) -> str:
-    """Both ends with at least two digits, in the unit that fits the upper one.
-
-    >>> interval_text(4.73e-4, 1.284e-3), interval_text(2.04e-4, 8.1e-4), interval_text(None, None)
-    ('0.47-1.3 ms', '204-810 us', '-')
-    """
-    if low_s is None or high_s is None:
-        return "-"
-    unit = seconds(high_s).split()[1]
-    factor = {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
-    low, high = (f"{end * factor:.0f}" if end * factor >= 10 else f"{end * factor:.2g}" for end in (low_s, high_s))
-    return f"{low}-{high} {unit}"
-
-
-def size_text(size_bytes: int) -> str:
-    """A size in the largest unit that gives an integer.
-
-    >>> size_text(4), size_text(1 << 20), size_text(400000)
-    ('4 B', '1 MiB', '400000 B')
-    """
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes % factor == 0:
-            return f"{size_bytes // factor} {unit}"
-    return f"{size_bytes} B"
-
-
-def rate_text(gbyte_s: float) -> str:
-    """A rate with three digits in the decimal unit that fits.
-
-    >>> rate_text(8.114e-6), rate_text(0.5014), rate_text(12.0)
-    ('8.11 kB/s', '501 MB/s', '12 GB/s')
-    """
-    for unit, factor in (("GB/s", 1.0), ("MB/s", 1e3), ("kB/s", 1e6)):
-        if gbyte_s * factor >= 1 or unit == "kB/s":
-            return f"{gbyte_s * factor:.3g} {unit}"
-    return "-"
 
 
 def collective_table(summary: CollectiveSummary, console: Console, warnings: Sequence[str] = ()) -> None:
@@ -76,7 +38,7 @@ def collective_table(summary: CollectiveSummary, console: Console, warnings: Seq
     for row in summary.rows:
         if row.size_bytes != before:
             table.add_section()
-            table.add_row(Text(size_text(row.size_bytes)), *[""] * len(names))
+            table.add_row(Text(size(row.size_bytes)), *[""] * len(names))
             before = row.size_bytes
         table.add_row(*map(Text, _cells(row)[: len(names) + 1]))
     console.print(table)
@@ -101,15 +63,15 @@ def _cells(row: CollectiveRow) -> list[str]:
     return [
         row.algorithm,
         seconds(row.median_s) + ("" if row.right else " WRONG"),
-        interval_text(row.low_s, row.high_s),
-        rate_text(row.algorithm_gbyte_s),
-        rate_text(row.bus_gbyte_s),
+        seconds_between(row.low_s, row.high_s),
+        rate(1e9 * row.algorithm_gbyte_s),
+        rate(1e9 * row.bus_gbyte_s),
         seconds(row.modelled_s),
         "-" if row.measured_over_modelled is None else f"{row.measured_over_modelled:.2f}x",
-        size_text(row.sent_bytes),
-        size_text(row.all_sent_bytes),
+        size(row.sent_bytes),
+        size(row.all_sent_bytes),
     ]
 
 
 def _rate(seconds_byte: float) -> str:
-    return rate_text(1e-9 / seconds_byte) if seconds_byte else "too fast to measure"
+    return rate(1 / seconds_byte) if seconds_byte else "too fast to measure"

@@ -82,7 +82,7 @@ def shown(name: str, function: Callable[..., Any]) -> str:
 
 
 def checked_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a scheme's `step` to raise an error if it returns no outputs; costs about 0.1 µs per call.
+    """Wrap a scheme's `step` to raise an error if it returns no outputs; costs about 0.1 us per call.
 
     Raises:
         UsageError: On a call that returns no mapping.

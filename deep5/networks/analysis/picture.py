@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from deep5.core.errors import UsageError
+from deep5.core.quantities import count, percent, size
 from deep5.core.tensors import TensorSpec
 from deep5.core.terminal import plain
 from deep5.networks.analysis.analysis import Layer, NetworkAnalysis
 from deep5.networks.analysis.layout import Point, layered
 from deep5.networks.network import Network
 
-__all__ = ["MOST_NODES", "colour_of", "shaded_colours", "shortened", "shown_shape", "shown_size", "svg"]
+__all__ = ["MOST_NODES", "colour_of", "shaded_colours", "shortened", "shown_shape", "svg"]
 
 MOST_NODES = 4000
 """A picture of more nodes is rejected: it would be unreadable."""
@@ -116,7 +117,7 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     unknown = any(box.unknown for box in boxes)
     heading = [_text("title", _MARGIN, 30, shortened(found.name or "network", _HEADING))]
     extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
-    counted = f"{found.parameters:,} parameters, {'at least ' if unknown else ''}{shown_size(found.flops)}FLOP forward"
+    counted = f"{found.parameters:,} parameters, {'at least ' if unknown else ''}{count(found.flops, 'FLOP')} forward"
     subtitle = shortened(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
     heading.append(_text("note", _MARGIN, 48, subtitle))
     legend, wide = _legend(kinds, unknown, 68)
@@ -195,8 +196,10 @@ def _box(layer: Layer, found: NetworkAnalysis) -> _Box:
         lines.append("FLOP: unknown, deep5 has no formula for this operator")
     else:
         share = layer.arithmetic.flops / found.flops if found.flops else 0.0
-        lines.append(f"FLOP: {layer.arithmetic.flops:,} ({share:.1%}); multiply-adds: {layer.arithmetic.macs:,}")
-    lines.append(f"memory of its outputs: {layer.activation_bytes:,} bytes")
+        lines.append(
+            f"FLOP: {layer.arithmetic.flops:,} ({percent(share, 1)}); multiply-adds: {layer.arithmetic.macs:,}"
+        )
+    lines.append(f"memory of its outputs: {size(layer.activation_bytes)}")
     return _Box(
         kind=_KIND_OF.get(layer.op_type, _OTHER),
         title=shortened(named),
@@ -341,20 +344,3 @@ def shown_shape(spec: TensorSpec) -> str:
 def _symbol(extent: str) -> str:
     """The name of a dimension; "?" for one that has none or one that ONNX's inference made up, or for an expression."""
     return extent if extent.isidentifier() and not extent.startswith("unk__") else "?"
-
-
-def shown_size(count: float, *, binary: bool = False) -> str:
-    """A count with three digits and a decimal or, for bytes, binary prefix.
-
-    >>> shown_size(4_111_000_000), shown_size(999), shown_size(3 << 20, binary=True)
-    ('4.11 G', '999 ', '3 Mi')
-    """
-    base, ends = (1024.0, "i") if binary else (1000.0, "")
-    if count < base:
-        return f"{count:g} "
-    for prefix in "kMGTPEZY":
-        count /= base
-        if count < base * 0.9995 or prefix == "Y":
-            break
-    prefix = prefix.upper() if binary else prefix
-    return f"{count:.3g} {prefix}{ends}" if count < 1000 else f"{count:.0f} {prefix}{ends}"

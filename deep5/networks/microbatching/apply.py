@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from deep5.core.quantities import seconds
 from deep5.measuring.samples import Interval
 from deep5.networks.arguments import check_network
 from deep5.networks.microbatching.plan import Cost, Division
@@ -109,15 +110,15 @@ class MicrobatchPlan:
         kept = "none" if self.limit_bytes is None else shown(self.limit_bytes)
         total = "sum" if self.shared else "largest"
         scope = "all layers together" if self.shared else "each layer"
-        rows = [("layer", "parts", "ms", "undivided", "workspace", "undivided", "why")]
+        rows = [("layer", "parts", "time", "undivided", "workspace", "undivided", "why")]
         for name, layer in self.layers.items():
             whole, division = layer.costs[self.batch], layer.division
             rows.append(
                 (
                     name,
                     in_parts(division.parts),
-                    f"{division.seconds * 1e3:.3g}",
-                    f"{whole.seconds * 1e3:.3g}",
+                    seconds(division.seconds),
+                    seconds(whole.seconds),
                     shown(division.workspace_bytes),
                     shown(whole.workspace_bytes),
                     layer.reason,
@@ -127,8 +128,8 @@ class MicrobatchPlan:
             (
                 "in all",
                 "",
-                f"{self.seconds * 1e3:.3g}",
-                f"{self.undivided_seconds * 1e3:.3g}",
+                seconds(self.seconds),
+                seconds(self.undivided_seconds),
                 f"{total} {shown(self.workspace_bytes)}",
                 f"{total} {shown(self.undivided_workspace_bytes)}",
                 "do not divide" if self.whole else "",

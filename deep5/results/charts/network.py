@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.charts import altair, by_name, headed
+from deep5.core.charts import PERCENT, altair, by_name, headed
 from deep5.core.errors import UsageError
+from deep5.core.quantities import percent
 from deep5.core.terminal import counted, plain
 from deep5.networks.analysis.analysis import NetworkAnalysis
 from deep5.networks.analysis.picture import colour_of, shaded_colours
@@ -227,7 +228,7 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
             "place": place,
             "share": share or 0.0,
             "colour": colour,
-            "label": "unknown" if share is None else f"{share:.1%}" if share else "0",
+            "label": "unknown" if share is None else percent(share, 1) if share else "0",
         }
         for place, (label, share, colour) in enumerate(bars)
     ]
@@ -244,7 +245,7 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
             "share:Q",
             title=f"share of {title}",
             scale=alt.Scale(domain=[0, min(1.0, most * 1.3)], nice=False),
-            axis=alt.Axis(format=".0%", grid=False, values=_marks(most)),
+            axis=alt.Axis(labelExpr=PERCENT, grid=False, values=_marks(most)),
         ),
     )
     drawn = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))

@@ -6,7 +6,7 @@ Learning, IPDPS 2019. Needs the packages of the extra `report`: Altair, and vl-c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from deep5.core.charts import WIDTH, altair, by_name, files, logarithmic, names_axis, stacked
 from deep5.core.errors import UsageError
+from deep5.core.quantities import seconds
 from deep5.results.charts.operator_study import study_chart
 from deep5.results.reading import NotThere, read_object
 from deep5.results.result import load
@@ -114,7 +115,7 @@ def violin_chart(
         known = {entry["problem"] for entry in (*rows, *left_out) if entry["direction"] == direction}
         said = f"{direction}: {len(sizes)} of {len(known)} sizes, those that all candidates ran; line: median"
         ratios = _ratios(alt, names, chosen)
-        times = _violins(alt, names, violins, "time per call", "s", labelled=not ratios)
+        times = _violins(alt, names, violins, "time per call", labelled=not ratios)
         panels += [times.properties(width=WIDTH, height=_HEIGHT, title=said), *ratios]
     return stacked(alt, panels, title)
 
@@ -132,7 +133,7 @@ def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
     middles = {name: float(np.median(ratios)) for name, ratios in found.items()}
     violins = [(name, False, [[ratio] for ratio in ratios], middles[name]) for name, ratios in found.items()]
     labels = [f"{name} {middles[name]:.2f}x" if name in found else name for name in names]
-    chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False, height=_RATIO_HEIGHT)
+    chart = _violins(alt, names, violins, "ratio", None, labels=labels, beside=False, height=_RATIO_HEIGHT)
     one = alt.Chart(alt.Data(values=[{"s": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(y="s:Q")
     said = "through deep5 / bare, per size; labels: medians; dashed: 1"
     return [alt.layer(*chart.layer, one).properties(width=WIDTH, height=_RATIO_HEIGHT, title=said)]
@@ -143,7 +144,7 @@ def _violins(
     names: Sequence[str],
     violins: Sequence[_Violin],
     title: str,
-    unit: str,
+    shown: Callable[[float], str] | None = seconds,
     *,
     labels: Sequence[str] = (),
     labelled: bool = True,
@@ -152,7 +153,7 @@ def _violins(
 ) -> Any:
     """One violin each, at its framework's position; side by side if there are times through deep5 and direct ones."""
     beside = any(bare for _, bare, _, _ in violins) if beside is None else beside
-    outlines, points, medians, drawn = [], [], [], [] if unit else [1.0]
+    outlines, points, medians, drawn = [], [], [], [] if shown else [1.0]
     for name, bare, sizes, middle in violins:
         place, half = names.index(name) + (0.22 * (1 if bare else -1) if beside else 0), 0.2 if beside else 0.4
         shared = {"candidate": f"{name} {bare}", "way": _WAYS[bare]}
@@ -171,7 +172,7 @@ def _violins(
         medians.append({**shared, "s": middle, "left": place - half / 2, "right": place + half / 2})
     axis = names_axis(alt, labels or names) if labelled else None
     x = alt.X("left:Q", axis=axis, scale=alt.Scale(domain=[-0.6, len(names) - 0.4], nice=False), title=None)
-    y = logarithmic(alt, alt.Y, "s:Q", drawn, title, unit, height)
+    y = logarithmic(alt, alt.Y, "s:Q", drawn, title, shown, height)
     colour = by_name(alt.Color, "way:N", _COLORS, title=None)
     layers = [
         alt.Chart(alt.Data(values=medians)).mark_rule(strokeWidth=2).encode(x=x, x2="right:Q", y=y),

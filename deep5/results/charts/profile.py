@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles
+from deep5.core.charts import PERCENT, WIDTH, altair, by_name, headed, line_styles
 from deep5.core.errors import UsageError
 from deep5.measuring.profiles import LIMIT, Profile
 
@@ -58,7 +58,7 @@ def profile_chart(
         "share:Q",
         title="share of workloads solved within tau",
         scale=alt.Scale(domain=[0, 1], nice=False, padding=6),
-        axis=alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 1]),
+        axis=alt.Axis(labelExpr=PERCENT, values=[0, 0.25, 0.5, 0.75, 1]),
     )
     heading = alt.Legend(title="score")
     color = by_name(alt.Color, "candidate:N", colors, legend=heading)

@@ -194,7 +194,7 @@ def loss_chart(
         raise UsageError("no training loss above zero to draw; allowed: at least one")
     x = _seconds(alt)
     ends = [end for point in above for end in (point.low, point.high)]
-    y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", "", _HEIGHT)
+    y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", None, _HEIGHT)
     return _lines(alt, above, x, y, "seconds", title, seeds, None, note)
 
 

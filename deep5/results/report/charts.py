@@ -129,7 +129,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     # If batch sizes differ, the time per sample is compared.
     per = {row["per"] for row in rows}
     what = "time" if per == {"call"} else "time per sample" if per == {"sample"} else "time per call or sample"
-    x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", unit="").to_dict()
+    x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", None).to_dict()
     y = _rows_axis(alt, [point["name"] for point in points])
     words = [word for word in WORDS if any(point["word"] == word for point in points)]
     color = by_name(alt.Color, "word:N", {word: WORDS[word] for word in words}, title=None)

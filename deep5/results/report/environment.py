@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deep5.results.markup import Markup, element, named
-from deep5.results.report.numbers import as_float, number, percent, scaled
+from deep5.results.report.numbers import as_float, number, percent, rate, size
 from deep5.results.report.parts import facts
 from deep5.results.report.tables import Cell, table
 
@@ -72,10 +72,10 @@ def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | N
         known = [peak for peak in peaks if peak]
         word = "DIFFERS" if known and max(known) > (1 + _PEAK) * min(known) else "same"
         about = {"product_flop_s": "peak: matrix product", "copy_byte_s": "peak: copy"}[key]
-        found.append((word, about, [scaled(peak, unit) for peak in peaks]))
+        found.append((word, about, [rate(peak, unit) for peak in peaks]))
     errors = [(row["peaks"] or {}).get("product_error") for row in shown]
     found.append(("its own", "error of a matrix product, relative", errors))
-    memory = [scaled(row["memory_bytes"], "B") for row in shown]
+    memory = [size(row["memory_bytes"]) for row in shown]
     found.append(("its own", "most memory of a process", memory))
     order = ("DIFFERS", "not reported by all", "its own", "same")
     found.sort(key=lambda row: order.index(row[0]))
@@ -132,9 +132,9 @@ def machine_state(before: Mapping[str, Any], after: Mapping[str, Any] | None, pr
         if busy is not None and busy > 0.5 * (as_float(cores) or 1.0):
             word = Cell(shown="busy before it began", mark="warn")
         between = [value for value in map(as_float, own[name]) if value is not None]
-        unit = "B" if name.startswith("memory") else ""
-        span = f"{scaled(min(between), unit)} to {scaled(max(between), unit)}" if between else "-"
-        rows.append([name, *(Cell(shown=scaled(end, unit), order=as_float(end)) for end in pair), span, word])
+        shown = size if name.startswith("memory") else number
+        span = f"{shown(min(between))} to {shown(max(between))}" if between else "-"
+        rows.append([name, *(Cell(shown=shown(end), order=as_float(end)) for end in pair), span, word])
     return table("The machine", ["state", "before", "after", "in timed processes", "remark"], rows, sortable=False)
 
 
@@ -173,7 +173,7 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
     for key in dict.fromkeys(key for place in shown for key in reported[place]):
         values = [reported[place].get(key, "not reported") for place in shown]
         if not _same(values):
-            rows.append([key, *(scaled(value, "B") if key == _MEMORY else _shown(value) for value in values)])
+            rows.append([key, *(size(value) if key == _MEMORY else _shown(value) for value in values)])
     names = [f"environment {number}" for number, _ in enumerate(shown, 1)]
     legend = [
         element("li", f"{name}: ", *((", " if place else "", named(own)) for place, own in enumerate(columns[key])))
@@ -203,7 +203,7 @@ def _machine(document: Mapping[str, Any]) -> Markup:
     ]
     pairs = [(name, _shown(value)) for name, part, keys in places if (value := _get(part, *keys)) is not None]
     memory = _get(before, "memory_bytes", "total")
-    return facts([*pairs, *([] if memory is None else [("memory", scaled(memory, "B"))])])
+    return facts([*pairs, *([] if memory is None else [("memory", size(memory))])])
 
 
 def steady(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from deep5.core import quantities
 from deep5.measuring.scheme import Scheme
-from deep5.results.comparison_table import duration, sentence
+from deep5.results.comparison_table import sentence
 
-__all__ = ["as_float", "number", "percent", "scaled", "seconds", "verdict"]
+__all__ = ["as_float", "number", "percent", "rate", "seconds", "size", "verdict"]
 
 _HUGE, _SMALL = 1e6, 1e-3
-_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def as_float(value: Any) -> float | None:
@@ -70,7 +71,7 @@ def seconds(value: Any) -> str:
     parsed = as_float(value)
     if parsed is None or not math.isfinite(parsed):
         return number(value)
-    return duration(parsed) if not parsed or 1e-12 <= parsed < _HUGE else f"{number(parsed)} s"
+    return quantities.seconds(parsed) if not parsed or 1e-12 <= parsed < _HUGE else f"{number(parsed)} s"
 
 
 def percent(value: Any) -> str:
@@ -82,24 +83,30 @@ def percent(value: Any) -> str:
     parsed = as_float(value)
     if parsed is None or not math.isfinite(parsed):
         return number(value)
-    return f"{100 * parsed:.1f} %" if abs(parsed) < 1e4 else f"{number(100 * parsed)} %"
+    return quantities.percent(parsed, 1) if abs(parsed) < 1e4 else f"{number(100 * parsed)} %"
 
 
-def scaled(value: Any, unit: str) -> str:
-    """A large number with a unit prefix.
+def size(value: Any) -> str:
+    """A number of bytes with a suitable unit.
 
-    >>> scaled(1.5e9, "B"), scaled(12, "B"), scaled(None, "B")
-    ('1.5 GB', '12 B', '-')
+    >>> size(3 << 29), size(12), size("nan"), size(None)
+    ('1.5 GiB', '12 B', 'not a number', '-')
     """
+    return _shown(value, quantities.size)
+
+
+def rate(value: Any, unit: str) -> str:
+    """An amount per second with a suitable prefix.
+
+    >>> rate(1.5e9, "B/s"), rate(None, "FLOP/s")
+    ('1.5 GB/s', '-')
+    """
+    return _shown(value, lambda parsed: quantities.rate(parsed, unit))
+
+
+def _shown(value: Any, how: Callable[[float], str]) -> str:
     parsed = as_float(value)
-    if parsed is None or not math.isfinite(parsed):
-        return number(value)
-    if not unit:
-        return number(value)
-    for prefix, size in _PREFIXES:
-        if size <= abs(parsed) < 1000 * size:
-            return f"{parsed / size:.3g} {prefix}{unit}"
-    return f"{number(parsed, 3)} {unit}"
+    return number(value) if parsed is None or not math.isfinite(parsed) else how(parsed)
 
 
 def verdict(row: dict[str, Any], scheme: Scheme) -> str:

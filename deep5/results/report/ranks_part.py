@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, element, named
 from deep5.results.ranks_file import RankRow
-from deep5.results.report.numbers import as_float, percent, scaled
+from deep5.results.report.numbers import as_float, percent, size
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 
@@ -61,7 +61,7 @@ def _table(rows: Sequence[RankRow], wall_s: float | None) -> Markup:
             Cell.number(row.rank),
             named(row.host),
             Cell.number(row.steps),
-            Cell(shown=scaled(row.sent_bytes, "B"), order=float(row.sent_bytes)),
+            Cell(shown=size(row.sent_bytes), order=float(row.sent_bytes)),
             Cell.number(row.messages),
             Cell.seconds(row.waited_s),
             _share(row.waited_s, wall_s),

@@ -8,6 +8,7 @@ from typing import Any
 
 from deep5.core.charts import WIDTH, altair, by_name, doubling, line_styles, logarithmic, stacked
 from deep5.core.errors import UsageError
+from deep5.core.quantities import count
 from deep5.results.study.scaling import Scaling, ScalingRow
 
 __all__ = ["scaling_chart"]
@@ -43,7 +44,7 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
         for count in (ranks[0], ranks[-1])
     ]
     seen = [value["throughput"] for value in (*points, *ideal)]
-    y = logarithmic(alt, alt.Y, "throughput:Q", seen, "throughput (samples/s)", "/s", _HEIGHT)
+    y = logarithmic(alt, alt.Y, "throughput:Q", seen, "throughput (samples/s)", count, _HEIGHT)
     measured = alt.Chart(alt.Data(values=points))
     above = alt.layer(
         alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 3]).encode(x=x, y=y, color=color),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles, logarithmic
 from deep5.core.errors import UsageError
+from deep5.core.quantities import size
 from deep5.results.result import Result
 from deep5.results.time_to_target import Target, time_to_target
 
@@ -146,7 +147,7 @@ def tradeoff_chart(
     colour = by_name(alt.Color, "candidate:N", line_styles(names)[0], title=None, legend=_legend(alt))
     costs = [point.cost for point in points]
     if metric == "communication_volume" and min(costs) > 0:
-        x = logarithmic(alt, alt.X, "cost:Q", costs, COSTS[metric], "B")
+        x = logarithmic(alt, alt.X, "cost:Q", costs, COSTS[metric], size)
     else:
         x = alt.X("cost:Q", title=COSTS[metric], scale=alt.Scale(zero=True))
     there, beside = ([own for own in of if math.isfinite(own.seconds)] for of in (points, across))

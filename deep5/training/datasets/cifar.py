@@ -48,7 +48,7 @@ def cifar10(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """CIFAR-10: 60 000 color images of 32 x 32 pixels in ten classes (binary version, 170 MB).
+    """CIFAR-10: 60 000 color images of 32 x 32 pixels in ten classes (binary version, 162 MiB).
 
     Args:
         folder: The folder with `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin`; by default
@@ -85,7 +85,7 @@ def cifar100(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """CIFAR-100: 60 000 color images of 32 x 32 pixels in 100 classes, or in 20 coarse ones (binary version, 169 MB).
+    """CIFAR-100: 60 000 color images of 32 x 32 pixels in 100 classes, or in 20 coarse ones (binary version, 161 MiB).
 
     Args:
         folder: The folder with `train.bin` and `test.bin`; by default `cifar-100-binary` in `$DEEP5_DATA`, else in

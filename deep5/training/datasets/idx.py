@@ -67,7 +67,7 @@ def mnist(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """MNIST: 70 000 grayscale images of handwritten digits, 28 x 28 pixels, in ten classes (IDX files, 11.6 MB).
+    """MNIST: 70 000 grayscale images of handwritten digits, 28 x 28 pixels, in ten classes (IDX files, 11.1 MiB).
 
     Args:
         folder: The folder with the four files, gzipped or not; by default `mnist` in `$DEEP5_DATA`, else in deep5's
@@ -101,7 +101,7 @@ def fashion_mnist(
     test_limit: int | None = None,
     download: bool = True,
 ) -> Splits:
-    """Fashion-MNIST: 70 000 grayscale images of clothing, 28 x 28 pixels, in ten classes (IDX files, 30.9 MB).
+    """Fashion-MNIST: 70 000 grayscale images of clothing, 28 x 28 pixels, in ten classes (IDX files, 29.4 MiB).
 
     Args:
         folder: The folder with the four files, gzipped or not; by default `fashion-mnist` in `$DEEP5_DATA`, else in

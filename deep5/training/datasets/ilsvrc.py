@@ -67,7 +67,7 @@ def imagenet(
         pixels: "normalised" by mean and standard deviation, "unit" for values in [0, 1], or "uint8".
         classes: The number of classes; a larger label is an error.
         stream: Read TFRecord files as streams: training records shuffled, test records in file order.
-        window: The number of training records that a stream shuffles at a time, about 0.1 MB each; 1: no shuffling.
+        window: The number of training records that a stream shuffles at a time, about 0.1 MiB each; 1: no shuffling.
         shuffle_seed: The seed of a stream's order, which is a function of the seed and the epoch.
         limit: The number of training samples to keep (folders: balanced by class; TFRecord files: the first; not
             allowed for streams); None: all.
@@ -149,9 +149,9 @@ def _root(folder: str | None) -> Path:
             return place
     raise DataMissing(
         f"the data set imagenet is not there: no folder {' or '.join(map(str, places))}; it is not downloaded, as its "
-        "terms are to be agreed to by name; remedy: get ILSVRC2012_img_train.tar (138 GB) and ILSVRC2012_img_val.tar "
-        "(6.3 GB) at https://image-net.org/download, unpack them to train/<WordNet ID>/ and val/<WordNet ID>/, and set "
-        "DEEP5_DATA to the folder that holds imagenet"
+        "terms are to be agreed to by name; remedy: get ILSVRC2012_img_train.tar (138 GiB) and ILSVRC2012_img_val.tar "
+        "(6.28 GiB) at https://image-net.org/download, unpack them to train/<WordNet ID>/ and val/<WordNet ID>/, and "
+        "set DEEP5_DATA to the folder that holds imagenet"
     )
 
 

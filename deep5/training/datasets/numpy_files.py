@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core import quantities
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset, Dataset, Splits
@@ -81,7 +82,7 @@ def arrays(
             "source": f"NumPy files {_shown(train)}" + ("" if test is None else f" and {_shown(test)}"),
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
             "split": split,
-            "hash": f"all bytes of the arrays; of one above {_WHOLE_BYTES >> 30} GiB, all bytes of its file",
+            "hash": f"all bytes of the arrays; of one above {quantities.size(_WHOLE_BYTES)}, all bytes of its file",
         },
     )
 

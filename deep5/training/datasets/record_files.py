@@ -119,7 +119,7 @@ def record_index(path: Path) -> np.ndarray:
 def record_table(path: Path) -> RecordTable:
     """The positions and checksums of the records of a file.
 
-    The positions follow from the stored lengths. The table of a file of more than 1 MB is kept in deep5's cache, keyed
+    The positions follow from the stored lengths. The table of a file of more than 1 MiB is kept in deep5's cache, keyed
     by the file's path, size and modification time.
 
     Raises:

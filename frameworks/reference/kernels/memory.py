@@ -69,5 +69,5 @@ def channels_last(x: Array, begins: tuple[int, ...], ends: tuple[int, ...]) -> A
 
 
 def strided(base: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of a contiguous array; `numpy.lib.stride_tricks.as_strided` without its 5 µs of checks."""
+    """A view of a contiguous array; `numpy.lib.stride_tricks.as_strided` without its 5 us of checks."""
     return np.ndarray(shape, base.dtype, base, 0, strides)

@@ -1,0 +1,121 @@
+"""Times, sizes, rates and shares as strings: one function per kind, so that each has one spelling of its unit.
+
+Memory and files have binary units (KiB, MiB, GiB, TiB); rates and counts of operations have decimal ones (GB/s,
+GFLOP/s), as in data sheets and in the literature; times have s, ms, us and ns, in ASCII. Values have three significant
+digits.
+"""
+
+from __future__ import annotations
+
+__all__ = ["count", "duration", "percent", "rate", "seconds", "seconds_between", "size"]
+
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_BINARY = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+_Units = tuple[tuple[str, float], ...]
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that fits.
+
+    Args:
+        value: Seconds; None: there is no value.
+
+    >>> seconds(1.234e-5), seconds(2.5), seconds(0.9999), seconds(0.0), seconds(None)
+    ('12.3 us', '2.5 s', '1 s', '0 s', '-')
+    """
+    if value is None:
+        return "-"
+    unit, factor = _fitting(value, _TIMES) if value else _TIMES[0]
+    return f"{_digits(value / factor)} {unit}"
+
+
+def seconds_between(low_s: float | None, high_s: float | None) -> str:
+    """Both ends of an interval, in the unit that fits the upper one.
+
+    Args:
+        low_s: The lower end in seconds; None: there is no interval.
+        high_s: The upper end.
+
+    >>> seconds_between(4.734e-4, 1.284e-3), seconds_between(2.04e-4, 8.1e-4), seconds_between(None, None)
+    ('0.473-1.28 ms', '204-810 us', '-')
+    """
+    if low_s is None or high_s is None:
+        return "-"
+    unit, factor = _fitting(high_s, _TIMES) if high_s else _TIMES[0]
+    return f"{_digits(low_s / factor)}-{_digits(high_s / factor)} {unit}"
+
+
+def size(value_bytes: float) -> str:
+    """The size of memory, of a file or of a message.
+
+    >>> size(4), size(1 << 20), size(170_052_171), size(3 << 30)
+    ('4 B', '1 MiB', '162 MiB', '3 GiB')
+    """
+    unit, factor = _fitting(value_bytes, _BINARY)
+    return f"{_digits(value_bytes / factor)} {unit}"
+
+
+def rate(value: float, unit: str = "B/s") -> str:
+    """An amount per second.
+
+    Args:
+        value: The rate, without a prefix.
+        unit: Its unit: "B/s", "FLOP/s", "samples/s".
+
+    >>> rate(8.114e3), rate(0.5014e9), rate(38e9), rate(0.1), rate(2.5e12, "FLOP/s")
+    ('8.11 kB/s', '501 MB/s', '38 GB/s', '0.1 B/s', '2.5 TFLOP/s')
+    """
+    prefix, factor = _fitting(value, _DECIMAL)
+    return f"{_digits(value / factor)} {prefix}{unit}"
+
+
+def count(value: float, unit: str = "") -> str:
+    """A large count, such as one of operations.
+
+    Args:
+        value: The count.
+        unit: What is counted, after the prefix: "FLOP".
+
+    >>> count(4_111_000_000, "FLOP"), count(999), count(1_500)
+    ('4.11 GFLOP', '999', '1.5 k')
+    """
+    return rate(value, unit).rstrip()
+
+
+def percent(share: float, digits: int = 0, *, signed: bool = False) -> str:
+    """A fraction as a percentage.
+
+    Args:
+        share: The fraction.
+        digits: Number of decimals.
+        signed: Whether a positive one has a sign.
+
+    >>> percent(0.5), percent(0.0312, 1), percent(0.2, signed=True)
+    ('50 %', '3.1 %', '+20 %')
+    """
+    return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
+
+
+def duration(value_s: float) -> str:
+    """A time to wait, in words.
+
+    >>> duration(12.3), duration(200), duration(9000)
+    ('12 s', '3 min', '2 h 30 min')
+    """
+    if value_s < 90:
+        return f"{max(value_s, 0):.0f} s"
+    minutes = round(value_s / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _fitting(value: float, units: _Units) -> tuple[str, float]:
+    """The largest unit in which the rounded value is at least 1, otherwise the smallest one."""
+    rounded = abs(float(f"{value:.3g}"))
+    return next(((unit, factor) for unit, factor in units if rounded >= factor), units[-1])
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, and all digits before the point."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
