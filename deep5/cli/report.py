@@ -13,7 +13,7 @@ from deep5.core.terminal import plain
 __all__ = ["report_command"]
 
 _PAGES = (".html", ".htm")
-_PAGE, _FIGURES = "report.html", "figures"
+_PAGE, _FIGURES, _TABLES = "report.html", "figures", "tex"
 
 
 def report_command(errors: Errors) -> click.Command:
@@ -29,14 +29,19 @@ def report_command(errors: Errors) -> click.Command:
         "-o",
         "--out",
         metavar="PATH",
-        help=f"The page (default: {_PAGE}), or the figures' folder (default: {_FIGURES}).",
+        help=f"The page (default: {_PAGE}), or the folder of figures and tables (default: {_FIGURES}).",
     )
     @click.option(
-        "--format", "kind", metavar="NAME", default="html", help="html (default), or figures as svg, pdf or png."
+        "--format",
+        "kind",
+        metavar="NAME",
+        default="html",
+        help="html (default), figures as svg, pdf or png, or LaTeX tables as tex.",
     )
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(folders: tuple[str, ...], out: str | None, kind: str, debug: bool) -> None:
-        """Show the comparisons, runs and studies in FOLDER… on one page, which works offline; or draw their figures.
+        """Show the comparisons, runs and studies in FOLDER… on one page, which works offline; or draw their figures, or
+        write their numbers as LaTeX tables, for \\input and the package booktabs.
 
         A folder that holds such folders stands for all of them. A folder that cannot be read is reported on stderr and
         on the page, and the exit status is 1.
@@ -52,8 +57,8 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
     from deep5.results.report.collect import collect
     from deep5.results.report.drawing import FORMATS
 
-    if kind not in ("html", *FORMATS):
-        raise UsageError(f"--format {kind!r}; allowed: html, {', '.join(FORMATS)}; remedy: one of these")
+    if kind not in (allowed := ("html", *FORMATS, _TABLES)):
+        raise UsageError(f"--format {kind!r}; allowed: {', '.join(allowed)}; remedy: one of these")
     if not folders:
         raise UsageError("no folder given; allowed: folders that deep5 wrote; remedy: deep5 report results")
     path = Path(out or (_PAGE if kind == "html" else _FIGURES))
@@ -69,9 +74,14 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
         _write(path.parent, {path.name: report_page(found).encode()})
         show(plain(path))
     else:
-        from deep5.results.report.figures import report_figures
+        if kind == _TABLES:
+            from deep5.results.report.paper_tables import report_tables
 
-        files, undrawn = report_figures(found, kind)
+            files, undrawn = report_tables(found)
+        else:
+            from deep5.results.report.figures import report_figures
+
+            files, undrawn = report_figures(found, kind)
         lost += [f"{row.path}: {row.reason}" for row in undrawn]
         _write(path, files)
         for name in files:

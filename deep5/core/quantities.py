@@ -7,7 +7,7 @@ digits.
 
 from __future__ import annotations
 
-__all__ = ["count", "duration", "percent", "rate", "seconds", "seconds_between", "size"]
+__all__ = ["count", "digits", "duration", "percent", "rate", "seconds", "seconds_between", "size", "time_unit"]
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
@@ -27,8 +27,8 @@ def seconds(value: float | None) -> str:
     """
     if value is None:
         return "-"
-    unit, factor = _fitting(value, _TIMES) if value else _TIMES[0]
-    return f"{_digits(value / factor)} {unit}"
+    unit, factor = time_unit(value)
+    return f"{digits(value / factor)} {unit}"
 
 
 def seconds_between(low_s: float | None, high_s: float | None) -> str:
@@ -43,8 +43,17 @@ def seconds_between(low_s: float | None, high_s: float | None) -> str:
     """
     if low_s is None or high_s is None:
         return "-"
-    unit, factor = _fitting(high_s, _TIMES) if high_s else _TIMES[0]
-    return f"{_digits(low_s / factor)}-{_digits(high_s / factor)} {unit}"
+    unit, factor = time_unit(high_s)
+    return f"{digits(low_s / factor)}-{digits(high_s / factor)} {unit}"
+
+
+def time_unit(value_s: float) -> tuple[str, float]:
+    """The unit that fits a time, and its length in seconds.
+
+    >>> time_unit(1.234e-5)
+    ('us', 1e-06)
+    """
+    return _fitting(value_s, _TIMES) if value_s else _TIMES[0]
 
 
 def size(value_bytes: float) -> str:
@@ -54,7 +63,7 @@ def size(value_bytes: float) -> str:
     ('4 B', '1 MiB', '162 MiB', '3 GiB')
     """
     unit, factor = _fitting(value_bytes, _BINARY)
-    return f"{_digits(value_bytes / factor)} {unit}"
+    return f"{digits(value_bytes / factor)} {unit}"
 
 
 def rate(value: float, unit: str = "B/s") -> str:
@@ -68,7 +77,7 @@ def rate(value: float, unit: str = "B/s") -> str:
     ('8.11 kB/s', '501 MB/s', '38 GB/s', '0.1 B/s', '2.5 TFLOP/s')
     """
     prefix, factor = _fitting(value, _DECIMAL)
-    return f"{_digits(value / factor)} {prefix}{unit}"
+    return f"{digits(value / factor)} {prefix}{unit}"
 
 
 def count(value: float, unit: str = "") -> str:
@@ -84,18 +93,18 @@ def count(value: float, unit: str = "") -> str:
     return rate(value, unit).rstrip()
 
 
-def percent(share: float, digits: int = 0, *, signed: bool = False) -> str:
+def percent(share: float, decimals: int = 0, *, signed: bool = False) -> str:
     """A fraction as a percentage.
 
     Args:
         share: The fraction.
-        digits: Number of decimals.
+        decimals: Number of decimals.
         signed: Whether a positive one has a sign.
 
     >>> percent(0.5), percent(0.0312, 1), percent(0.2, signed=True)
     ('50 %', '3.1 %', '+20 %')
     """
-    return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
+    return f"{100 * share:{'+' if signed else ''}.{decimals}f} %"
 
 
 def duration(value_s: float) -> str:
@@ -110,12 +119,16 @@ def duration(value_s: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def digits(value: float) -> str:
+    """Three significant digits, and all digits before the point.
+
+    >>> digits(1234.5), digits(0.12345)
+    ('1234', '0.123')
+    """
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
 def _fitting(value: float, units: _Units) -> tuple[str, float]:
     """The largest unit in which the rounded value is at least 1, otherwise the smallest one."""
     rounded = abs(float(f"{value:.3g}"))
     return next(((unit, factor) for unit, factor in units if rounded >= factor), units[-1])
-
-
-def _digits(value: float) -> str:
-    """Three significant digits, and all digits before the point."""
-    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"

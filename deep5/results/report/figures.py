@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from deep5.results.report.operator_times import operator_drawing
 from deep5.results.report.ranks_of_study import study_drawings
 from deep5.results.result import Result
 
-__all__ = ["report_figures"]
+__all__ = ["made", "report_figures"]
 
 
 def report_figures(found: Collection, kind: str) -> tuple[dict[str, bytes], list[Unreadable]]:
@@ -31,13 +31,33 @@ def report_figures(found: Collection, kind: str) -> tuple[dict[str, bytes], list
     Raises:
         MissingDependency: A package of the extra `report` is missing.
     """
+
+    def file(make: Callable[[], Drawing | None]) -> tuple[str, bytes] | None:
+        drawing = make()
+        return None if drawing is None else (drawing.name, file_of(drawing, kind))
+
+    return made(((whose, partial(file, make)) for whose, make in _makers(found)), kind)
+
+
+def made(
+    makers: Iterable[tuple[str, Callable[[], tuple[str, bytes] | None]]], kind: str
+) -> tuple[dict[str, bytes], list[Unreadable]]:
+    """Files by name, and what cannot be drawn or written, with the reason.
+
+    Args:
+        makers: Name of a result, and a function that returns what the file shows, and its content; None: no file.
+        kind: The end of the files' names.
+
+    Raises:
+        MissingDependency: A package of the extra `report` is missing.
+    """
     files: dict[str, bytes] = {}
     lost: list[Unreadable] = []
-    for whose, make in _makers(found):
+    for whose, make in makers:
         try:
-            drawing = make()
-            if drawing is not None:
-                files[_name(whose, drawing.name, kind, files)] = file_of(drawing, kind)
+            if (file := make()) is not None:
+                what, content = file
+                files[_name(whose, what, kind, files)] = content
         except MissingDependency:
             raise
         except Deep5Error as error:

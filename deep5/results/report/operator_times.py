@@ -14,7 +14,7 @@ from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 from deep5.results.standing import standing
 
-__all__ = ["operator_drawing", "operator_table"]
+__all__ = ["operator_drawing", "operator_rows", "operator_table"]
 
 _FILE = "operators.json"
 
@@ -46,7 +46,7 @@ def operator_table(run: Result) -> Markup | None:
     Raises:
         UsageError: The file is not in deep5's format.
     """
-    rows = _read(run)["rows"]
+    rows = operator_rows(run)
     if not rows:
         return None
     cells = [
@@ -59,6 +59,16 @@ def operator_table(run: Result) -> Markup | None:
         for row in rows
     ]
     return table("Times per call", ["candidate", "problem", "direction", "median", "low", "high"], cells)
+
+
+def operator_rows(run: Result) -> list[dict[str, Any]]:
+    """The rows of operators.json; empty for runs of other levels.
+
+    Raises:
+        UsageError: The file is not in deep5's format.
+    """
+    rows: list[dict[str, Any]] = _read(run)["rows"]
+    return rows
 
 
 def _read(run: Result) -> dict[str, Any]:

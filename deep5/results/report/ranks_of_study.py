@@ -13,9 +13,9 @@ from deep5.results.report.tables import table
 from deep5.results.result import Result
 from deep5.results.standing import standing
 from deep5.results.study.pictures import trade_charts
-from deep5.results.study.scaling import scaling_cells, scaling_of
+from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 
-__all__ = ["scaling_tables", "study_drawings"]
+__all__ = ["scaling_tables", "scalings_of", "study_drawings"]
 
 _CAPTIONS = {
     "scaling": ("Scaling", "Throughput and parallel efficiency against the number of ranks, compared with the ideal."),
@@ -60,7 +60,7 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
     Args:
         study: The study.
     """
-    scalings = scaling_of(_whole(study))
+    scalings = scalings_of(study)
     if not scalings:
         return None
     parts: list[Markup] = []
@@ -68,6 +68,11 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
         parts.append(table(f"{scaling.title}: median over the seeds", *scaling_cells(scaling)))
         parts += [element("p", note, class_="quiet") for note in scaling.notes()]
     return element("div", element("h3", "Scaling"), parts)
+
+
+def scalings_of(study: ShownStudy) -> Sequence[Scaling]:
+    """The scaling of the study's finished runs; empty if nothing is scaled."""
+    return scaling_of(_whole(study))
 
 
 def _whole(study: ShownStudy) -> _Runs:

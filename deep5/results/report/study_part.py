@@ -28,7 +28,7 @@ from deep5.results.study.folder import StudyFolder, load_study_folder
 from deep5.results.study.record import without_mean
 from deep5.results.time_to_target import MEASURES, Reached, median_to_target
 
-__all__ = ["means_table", "study_list", "study_part", "study_title"]
+__all__ = ["means_of", "means_table", "rows_to_target", "study_list", "study_part", "study_title"]
 
 
 _WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
@@ -41,8 +41,8 @@ def study_title(study: ShownStudy) -> str:
     return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {begun}, size {study.size}"
 
 
-def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
-    """Mean and deviation of each metric over the seeds, one row per candidate.
+def means_of(runs: Mapping[str, Sequence[Result]]) -> tuple[dict[str, str], dict[str, dict[str, list[float]]]]:
+    """The unit of each metric, and the values of all seeds by candidate and metric.
 
     Args:
         runs: Runs by candidate.
@@ -56,6 +56,16 @@ def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
                 units.setdefault(verdict.label, verdict.unit)
                 if verdict.value is not None:
                     values[name].setdefault(verdict.label, []).append(verdict.value)
+    return units, values
+
+
+def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
+    """Mean and deviation of each metric over the seeds, one row per candidate.
+
+    Args:
+        runs: Runs by candidate.
+    """
+    units, values = means_of(runs)
     columns = ["candidate", "runs", *(f"{name.replace('_', ' ')} ({unit})"[:80] for name, unit in units.items())]
     rows = [
         [named(name), Cell.number(len(own)), *(_mean(values[name].get(label, []), label) for label in units)]
@@ -179,13 +189,20 @@ def _to_target(study: ShownStudy) -> Markup | None:
     judged = _judged(study)
     if isinstance(judged, str):
         return note([judged], "No time to the target", "")
+    columns, found = rows_to_target(judged)
+    rows = [[named(name), *map(Cell.number, medians), by] for name, medians, by in found]
+    return table(f"Until a {judged.target}: median over the seeds", columns, rows)
+
+
+def rows_to_target(judged: StudyFolder) -> tuple[list[str], list[tuple[str, list[float], str]]]:
+    """Heads of a table of times to the target; by candidate the medians of all measures, and how many runs had them."""
     columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
     rows = []
     for name, own in judged.reached.items():
         medians = [median_to_target([getattr(reached, measure) for reached in own.values()]) for measure in MEASURES]
         there = sum(math.isfinite(reached.seconds) for reached in own.values())
-        rows.append([named(name), *map(Cell.number, medians), f"{there} of {len(own)}"])
-    return table(f"Until a {judged.target}: median over the seeds", columns, rows)
+        rows.append((name, medians, f"{there} of {len(own)}"))
+    return columns, rows
 
 
 def _group(
