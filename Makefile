@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# setuptools warns of folders named like the package; here that folder is the package.
+# setuptools warns of folders named like the package, which its import hook does not find; deep5 adds what does (setup.py).
 # constraints.txt without its hashes: with them, pip would refuse this folder, which has none.
 VERSIONS := $(VENV)/versions.txt
 INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c $(VERSIONS)
@@ -123,8 +123,8 @@ sbom: $(VENV)/.complete ## Write sbom.json: the packages of .venv, their license
 	$(BIN)/python -m cyclonedx_py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 		--of JSON -o sbom.json $(BIN)/python
 
-clean: ## Remove what was built; .venv and results stay
-	rm -rf .staging .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+clean: ## Remove what was built; .venv, .staging (its types) and results stay
+	rm -rf .staging/.mypy_cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The first Python that runs and is neither too old nor newer than the pinned versions know.

@@ -397,20 +397,21 @@ _PACKAGES = ("datasets", "networks", "results")
 _HOME = {**_CORE, **_LEVELS, **_METRICS}
 __all__ = [*_HOME, "__version__"]
 
+if not TYPE_CHECKING:  # a type checker reports a name that is missing
 
-def __getattr__(name: str) -> Any:
-    if f"deep5.{name}" in IMPORTABLE:  # a module that `import deep5` once loaded
-        return import_module(f"deep5.{name}")
-    if name not in _HOME:
-        from deep5.core.deep500 import replaced
-        from deep5.core.errors import suggestion
+    def __getattr__(name: str) -> Any:
+        if f"deep5.{name}" in IMPORTABLE:  # a module that `import deep5` once loaded
+            return import_module(f"deep5.{name}")
+        if name not in _HOME:
+            from deep5.core.deep500 import replaced
+            from deep5.core.errors import suggestion
 
-        meant = replaced(name) or suggestion(name, __all__)
-        raise AttributeError(f"module 'deep5' has no attribute {name!r}{meant}")
-    home = import_module(f"deep5.{_HOME[name]}")
-    value = home if name in _PACKAGES else getattr(home, name)
-    globals()[name] = value
-    return value
+            meant = replaced(name) or suggestion(name, __all__)
+            raise AttributeError(f"module 'deep5' has no attribute {name!r}{meant}")
+        home = import_module(f"deep5.{_HOME[name]}")
+        value = home if name in _PACKAGES else getattr(home, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -85,16 +85,17 @@ _HOME = {
 }
 __all__ = list(_HOME)
 
+if not TYPE_CHECKING:  # a type checker reports a name that is missing
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        from deep5.core.deep500 import replaced
-        from deep5.core.errors import suggestion
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            from deep5.core.deep500 import replaced
+            from deep5.core.errors import suggestion
 
-        meant = replaced(name) or suggestion(name, _HOME)
-        raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{meant}")
-    return getattr(import_module(_HOME[name]), name)
+            meant = replaced(name) or suggestion(name, _HOME)
+            raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{meant}")
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted(__all__)

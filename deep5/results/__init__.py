@@ -8,14 +8,15 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
+if not TYPE_CHECKING:  # a type checker reports a name that is missing
 
-def __getattr__(name: str) -> Any:
-    if name != "load":
-        raise AttributeError(f"module 'deep5.results' has no attribute {name!r}")
-    value = import_module("deep5.results.frame").load
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name != "load":
+            raise AttributeError(f"module 'deep5.results' has no attribute {name!r}")
+        value = import_module("deep5.results.frame").load
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -159,7 +159,8 @@ def does_work(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name not in {"__getattr__", "__dir__"}
     if isinstance(node, ast.If):
-        return ast.unparse(node.test) != "TYPE_CHECKING" or any(does_work(inner) for inner in node.body + node.orelse)
+        names_types = ast.unparse(node.test) in {"TYPE_CHECKING", "not TYPE_CHECKING"}
+        return not names_types or any(does_work(inner) for inner in node.body + node.orelse)
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
         calls = [inner.func for inner in ast.walk(node.value) if isinstance(inner, ast.Call)]
         names = assigned(node)
@@ -329,4 +330,4 @@ LAZY = sorted(
 @pytest.mark.parametrize("name", LAZY)
 def test_the_names_of_a_lazy_package_are_listed(name: str) -> None:
     package = importlib.import_module(name if name.startswith("deep5") else f"deep5.{name}")
-    assert set(package.__all__) <= set(dir(package))
+    assert dir(package) == sorted(package.__all__)

@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import venv
@@ -19,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from built import copy_sources, run
 from deep5.core.plugins import KINDS
 from deep5.core.version import __version__
 from staging import ROOMS
@@ -38,13 +38,6 @@ def package_files() -> list[Path]:
     """Every file of the package and its rooms, including files that git ignores."""
     files = [path for room in ("deep5", *ROOMS) for path in sorted((ROOT / room).rglob("*")) if path.is_file()]
     return [path for path in files if "__pycache__" not in path.parts and not path.name.startswith(".")]
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    arguments = [str(word) for word in command]
-    return subprocess.run(
-        arguments, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
-    )
 
 
 # The contents of pyproject.toml
@@ -205,11 +198,7 @@ def test_continuous_integration_runs_tests_and_lint() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy so that the repository stays as it is."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("deep5", *ROOMS):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "entry_points.txt", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    source, out = copy_sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
     done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(out.glob("*.whl"))

@@ -1,31 +1,18 @@
-"""A staging folder with the package in the layout of its imports, for tools that read files and not installations.
+"""The checks of tools that read files and not installations, in the folder of links that `setup.py` makes.
 
-`deep5.frameworks`, `deep5.metrics` and `deep5.recipes` live next to `deep5/`, where mypy and import-linter, which do
-not follow an editable installation, would miss them. `python tests/support/staging.py types imports` makes
-`.staging/deep5`, a folder of symbolic links, and runs both over it.
+`deep5.frameworks`, `deep5.metrics` and `deep5.recipes` live next to `deep5/`, where mypy and import-linter would miss
+them. `python tests/support/staging.py types imports` brings `.staging` up to date and runs both over it.
 """
 
 from __future__ import annotations
 
-import shutil
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-ROOMS = ("frameworks", "metrics", "recipes")
-
-
-def stage(root: Path) -> Path:
-    """Make `root/.staging/deep5` again, a link for each entry of `deep5/` and each room; returns `root/.staging`."""
-    staging = root / ".staging"
-    package = staging / "deep5"
-    if package.exists():
-        shutil.rmtree(package)
-    package.mkdir(parents=True)
-    entries = [entry for entry in sorted((root / "deep5").iterdir()) if entry.name != "__pycache__"]
-    for entry in [*entries, *(root / room for room in ROOMS)]:
-        (package / entry.name).symlink_to(Path("..", "..", entry.relative_to(root)))
-    return staging
+_SETUP = runpy.run_path(str(Path(__file__).resolve().parents[2] / "setup.py"))
+ROOMS, stage = _SETUP["ROOMS"], _SETUP["stage"]
 
 
 def check_types(root: Path) -> subprocess.CompletedProcess[str]:

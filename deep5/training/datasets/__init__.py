@@ -47,18 +47,19 @@ _HOME = {
 }
 __all__ = list(_HOME)
 
+if not TYPE_CHECKING:  # a type checker reports a name that is missing
 
-def __getattr__(name: str) -> Any:
-    name = present_name("datasets", name)
-    if name not in _HOME:
-        from deep5.core.deep500 import replaced
+    def __getattr__(name: str) -> Any:
+        name = present_name("datasets", name)
+        if name not in _HOME:
+            from deep5.core.deep500 import replaced
 
-        there = ", ".join(_HOME)
-        raise AttributeError(
-            f"module 'deep5.training.datasets' has no attribute {name!r}; it has {there}{replaced(name)}"
-        )
-    return getattr(import_module(_HOME[name]), name)
+            there = ", ".join(_HOME)
+            raise AttributeError(
+                f"module 'deep5.training.datasets' has no attribute {name!r}; it has {there}{replaced(name)}"
+            )
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
