@@ -22,6 +22,7 @@ from deep5.core.errors import (
     brief,
 )
 from deep5.core.operator import Operator
+from deep5.core.progress import Ongoing
 from deep5.core.quantities import size
 from deep5.core.seeds import generator
 from deep5.core.tensors import numpy_dtype
@@ -93,7 +94,8 @@ def check_operator(
         again = f"{__name__}:{made_again.__name__}"
         survive_again(name_of(own), again, (operator, list(settings)), inputs, tried, time_limit_s)
     options: dict[str, Any] = {"framework": framework, "strict": strict, "out": out, "time_limit_s": time_limit_s}
-    return check_made(own, inputs, reference=reference, against=None if reference else against, **options)
+    with Ongoing(f"checking {name_of(own)}"):
+        return check_made(own, inputs, reference=reference, against=None if reference else against, **options)
 
 
 def check_made(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.parent_watch import die_with_parent
+from deep5.core.progress import silenced
 
 __all__ = ["Report", "answer", "call_reporting", "main"]
 
@@ -29,7 +30,9 @@ def main(job: Mapping[str, Any], words: Sequence[str]) -> None:
     """
     if job["parent"] is not None:
         die_with_parent(job["parent"])
-    _function(job["function"])(*job["arguments"], *([list(words)] if words else []))
+    # The parent reports progress, and quotes what this process prints in the message of an error.
+    with silenced():
+        _function(job["function"])(*job["arguments"], *([list(words)] if words else []))
 
 
 def call_reporting(name: str, arguments: Sequence[Any], words: Sequence[str]) -> None:

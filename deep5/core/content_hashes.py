@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from deep5.core.compiler import cache_folder
 from deep5.core.files import write_atomically
+from deep5.core.progress import counting
+from deep5.core.quantities import size
 
 __all__ = ["HASH_CACHE", "file_hash", "files_hash", "kept_hashes"]
 
@@ -62,15 +65,15 @@ def files_hash(paths: Sequence[str], stats: Sequence[os.stat_result] | None = No
         OSError: One cannot be read.
     """
     begin = time.time_ns()
-    before = [_mark(path, found) for path, found in _stated(paths, stats)]
+    stated = _stated(paths, stats)
+    before = [_mark(path, found) for path, found in stated]
     key = hashlib.sha256("\n".join(before).encode("utf-8", "surrogateescape")).hexdigest()
     kept = kept_hashes() / f"{key}.sha256"
     if (known := _known(kept)) is not None:
         return known
-    from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import, and most recipes hash no file
-
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="deep5-hash") as pool:
-        each = list(pool.map(_read, paths)) if len(paths) > 1 else [_read(path) for path in paths]
+    what = f"hashing {paths[0]}" if len(paths) == 1 else f"hashing {len(paths)} files"
+    with counting(what, sum(found.st_size for _, found in stated), shown=size) as advance:
+        each = _read_all(paths, advance)
     found_hash = each[0] if len(each) == 1 else hashlib.sha256("\n".join(each).encode()).hexdigest()
     after = [(found, _mark(path, found)) for path, found in _stated(paths, None)]
     settled = all(max(found.st_mtime_ns, found.st_ctime_ns) < begin - _SETTLED_NS for found, _ in after)
@@ -88,11 +91,33 @@ def _mark(path: str, found: os.stat_result) -> str:
     return f"{os.path.realpath(path)}\0{' '.join(map(str, numbers))}"
 
 
-def _read(path: str) -> str:
+def _read_all(paths: Sequence[str], advance: Callable[[int], None]) -> list[str]:
+    from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import, and most recipes hash no file
+
+    if len(paths) == 1:
+        return [_read(paths[0], advance)]
+    ended = threading.Event()
+
+    def counted(count: int) -> None:
+        if ended.is_set():
+            raise OSError("interrupted")
+        advance(count)
+
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="deep5-hash") as pool:
+        try:
+            return list(pool.map(lambda path: _read(path, counted), paths))
+        except BaseException:
+            ended.set()  # an interruption does not wait for the end of large files
+            raise
+
+
+def _read(path: str, advance: Callable[[int], None] | None = None) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a million times
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
+            if advance is not None:
+                advance(len(block))
     return digest.hexdigest()
 
 

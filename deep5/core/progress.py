@@ -1,23 +1,40 @@
 """Progress of what takes longer than five seconds: count and time left, in a bar or in one line per minute.
 
 `Steps` counts and says it to whoever listens; `Reporter` prints it on standard error. Both act between steps, without a
-thread, so that nothing runs in parallel with a timed process.
+thread, so that nothing runs in parallel with a timed process. `counting` and `tracked` combine them. Only `Ongoing` has
+a thread: it reports one call of unknown length that has no steps, such as a compilation, and ends before any timing.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from deep5.core.quantities import duration
 from deep5.core.terminal import plain, styled_where_fit
 
-__all__ = ["ProgressLine", "Reporter", "Steps", "Tell", "is_silenced", "silenced", "unreported", "waiting"]
+__all__ = [
+    "Ongoing",
+    "ProgressLine",
+    "Reporter",
+    "Steps",
+    "Tell",
+    "counting",
+    "is_silenced",
+    "silenced",
+    "spent",
+    "tracked",
+    "unreported",
+    "waiting",
+]
+
+_Item = TypeVar("_Item")
 
 Tell = Callable[[str], object]
 """Called with a line."""
@@ -26,8 +43,12 @@ FIRST_S, AGAIN_S = 5.0, 60.0
 """Seconds until the first progress is shown, and between two lines where there is no terminal."""
 
 _SILENCED = ContextVar("silenced", default=False)
-# Minimum time between two drawings of a bar.
-_REDRAW_S = 0.1
+# Minimum time between two drawings of a bar, and of one by a thread.
+_REDRAW_S, _LOOK_S = 0.1, 1.0
+# How long the end of a report waits for its thread, which a terminal may have stopped.
+_PATIENCE_S = 1.0
+# The open reporters, the innermost last: two bars at once would overwrite each other.
+_OPEN: list[Reporter] = []
 
 
 class ProgressLine(str):
@@ -128,6 +149,110 @@ def waiting(what: str, limit_s: float, *, clock: Callable[[], float] = monotonic
         yield look
 
 
+@contextmanager
+def counting(
+    what: str, total: int, *, shown: Callable[[int], str] = str, clock: Callable[[], float] = monotonic
+) -> Iterator[Callable[[int], None]]:
+    """Report steps of this process, a known number; yields the function to call with the number of finished ones.
+
+    Several threads may call it.
+
+    Args:
+        what: What the steps do, such as "reading files".
+        total: Number of steps, or an amount such as bytes.
+        shown: How an amount is written.
+        clock: Seconds, for tests.
+    """
+    with Reporter(clock=clock) as tell:
+        steps, lock = Steps(total, tell, shown=shown, clock=clock), threading.Lock()
+
+        def advance(count: int) -> None:
+            with lock:
+                steps.advance(count)
+                if tell.due_s() <= 0:  # formatting takes longer than small steps
+                    steps.say(what)
+
+        yield advance
+
+
+def tracked(
+    items: Iterable[_Item], what: str, total: int, *, clock: Callable[[], float] = monotonic
+) -> Iterator[_Item]:
+    """The items, one after the other, with a report of those that are done.
+
+    Args:
+        items: What to go through.
+        what: What is done with them, such as "reading files".
+        total: Their number.
+        clock: Seconds, for tests.
+    """
+    with counting(what, total, clock=clock) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+class Ongoing:
+    """Reports one call that has no steps, such as a compilation, with the seconds so far; a context manager.
+
+    A thread writes, which sleeps for five seconds first, then for a second on a terminal and for a minute elsewhere. It
+    must be ended before anything is timed.
+
+    Args:
+        what: What is done.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._ended = what, threading.Event()
+        self._thread: threading.Thread | None = None
+        self._reporter = Reporter()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Begin to report."""
+        if self._reporter.quiet:
+            return
+        self._reporter.__enter__()
+        self._thread = threading.Thread(target=self._report, name="deep5-progress", daemon=True)
+        # Without it where the system allows no more threads.
+        with suppress(RuntimeError):
+            self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, and remove what it shows."""
+        if self._thread is not None:
+            self._ended.set()
+            with suppress(RuntimeError):  # it could not be started
+                self._thread.join(_PATIENCE_S)
+            self._thread = None
+            self._reporter.close()
+
+    def _report(self) -> None:
+        begin = monotonic()
+        while not self._ended.wait(max(self._reporter.due_s(), _LOOK_S if self._reporter.shows_bar else 0.0)):
+            self._reporter(spent(self._what, monotonic() - begin))
+
+
+def spent(what: str, seconds: float, more: str = "") -> ProgressLine:
+    """The line of a wait without a limit.
+
+    Args:
+        what: What is waited for.
+        seconds: How long so far.
+        more: What else is known, such as a count.
+    """
+    so_far = f"{duration(seconds)} so far"
+    return _line(what, f"{more}, {so_far}" if more else so_far, int(seconds), None, "")
+
+
 def _line(what: str, count: str, done: int, total: int | None, left: str) -> ProgressLine:
     line = ProgressLine(f"{what} ({count})")
     line.what, line.done, line.total, line.left = what, done, total, left
@@ -138,20 +263,24 @@ class Reporter:
     """Prints lines on standard error: a bar on a terminal, otherwise at most one progress line per minute.
 
     A line without a count is printed at once. Progress appears after five seconds. A context manager, which removes the
-    bar.
+    bar. A reporter within another replaces its bar, and is not interrupted by it.
 
     Args:
         quiet: Print nothing.
         clock: Seconds, for tests.
+
+    Attributes:
+        quiet: Whether nothing is printed.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = monotonic) -> None:
-        self._quiet = quiet or is_silenced()
+        self.quiet = quiet or is_silenced()
         self._clock, self._due = clock, clock() + FIRST_S
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Self:
+        _OPEN.append(self)
         return self
 
     def __exit__(
@@ -159,22 +288,43 @@ class Reporter:
     ) -> None:
         self.close()
 
+    @property
+    def shows_bar(self) -> bool:
+        """Whether a bar is shown now."""
+        return self._bar is not None
+
+    def due_s(self) -> float:
+        """Seconds until progress is printed again; infinite if nothing ever is."""
+        return float("inf") if self.quiet else max(self._due - self._clock(), 0.0)
+
     def __call__(self, line: str) -> None:
         """Print a line, or draw the bar."""
-        if self._quiet:
+        if self.quiet:
             return
         if not isinstance(line, ProgressLine):
             self._print(line)
-        elif self._clock() >= self._due:
+        elif self.due_s() <= 0:
             if _is_terminal():
+                if self._is_covered():
+                    self._due = self._clock() + _LOOK_S
+                    return
                 self._draw(line)
                 self._due = self._clock() + _REDRAW_S
             else:
                 self._print(line)
                 self._due = self._clock() + AGAIN_S
 
+    def _is_covered(self) -> bool:
+        """Whether a reporter within this one shows its bar."""
+        return self in _OPEN and any(inner.shows_bar for inner in _OPEN[_OPEN.index(self) + 1 :])
+
     def close(self) -> None:
         """Remove the bar."""
+        if self in _OPEN:
+            _OPEN.remove(self)
+        self._hide()
+
+    def _hide(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -188,6 +338,8 @@ class Reporter:
 
     def _draw(self, line: ProgressLine) -> None:
         if self._bar is None:
+            for other in _OPEN:
+                other._hide()
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from deep5.core.errors import OutputError, UsageError
 from deep5.core.files import exists, is_file, write_atomically
+from deep5.core.progress import tracked
 from deep5.results.reading import DOCUMENT_BYTES, parsed, read_bytes, read_object, shown_path
 from deep5.results.validation import check_document
 
@@ -98,7 +99,7 @@ def write_archive(path: Path, manifest: Mapping[str, Any], entries: Iterable[Ent
     def written(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             _add(archive, MANIFEST, text.encode())
-            for entry in ordered:
+            for entry in tracked(ordered, f"packing {path.name}", len(ordered)):
                 content = entry.content if isinstance(entry.content, bytes) else entry.content.read_bytes()
                 if hashlib.sha256(content).hexdigest() != entry.sha256:
                     raise UsageError(f"{entry.name} changed while it was packed; remedy: pack again")
@@ -149,7 +150,8 @@ def unpacked(archive: str | Path, folder: Path) -> dict[str, Any]:
         hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
         try:
             hidden.mkdir(parents=True)
-            for name, about in manifest["files"].items():
+            listed = manifest["files"].items()
+            for name, about in tracked(listed, f"unpacking {Path(archive).name}", len(listed)):
                 _extract(zipped, archive, name, about, hidden)
             (hidden / MANIFEST).write_bytes(zipped.read(MANIFEST))
             hidden.rename(folder)

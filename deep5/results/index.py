@@ -20,6 +20,7 @@ from typing import Any
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
 from deep5.core.files import write_atomically
+from deep5.core.progress import tracked
 from deep5.results.inputs import disputes
 from deep5.results.reading import TABLE_BYTES, opened
 from deep5.results.store import Found, survey
@@ -77,7 +78,7 @@ def list_results(root: str | Path, *, rebuild: bool = False) -> Listing:
     kept: _Known = {}
     rows = []
     read = 0
-    for own in seen.found:
+    for own in tracked(seen.found, f"reading the results in {root}", len(seen.found)):
         row = _remembered(known.get(own.folder), own)
         if row is None:
             begin = time.time_ns()

@@ -12,6 +12,7 @@ from typing import Any
 from deep5.core import quantities
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError
+from deep5.core.progress import tracked
 from deep5.results.archive import FILE_BYTES, TOTAL_BYTES, Entry, unpacked, write_archive
 from deep5.results.folder import locked
 from deep5.results.origin import Origin, read_origin
@@ -296,7 +297,8 @@ def _stored(folder: Path, run_id: str) -> tuple[list[Entry], list[dict[str, Any]
     """The files of a result folder; those that are too large are left out."""
     entries, left_out = [], []
     os.close(locked(folder))
-    for path in sorted(folder.rglob("*")):
+    paths = sorted(folder.rglob("*"))
+    for path in tracked(paths, f"hashing the files of {folder}", len(paths)):
         if path.is_dir() and not path.is_symlink():
             continue
         name = f"{run_id}/{path.relative_to(folder).as_posix()}"

@@ -19,6 +19,7 @@ from deep5.core.child_process import supervise
 from deep5.core.errors import MissingDependency, OutputError, UsageError, brief
 from deep5.core.files import is_file, is_folder, write_atomically
 from deep5.core.process_end import Ended
+from deep5.core.progress import tracked
 from deep5.results.folder import locked
 
 __all__ = ["MANIFEST", "SIGNATURE", "Verified", "sign", "verify"]
@@ -165,7 +166,8 @@ def _hashes(root: Path, lock: Callable[[Path], int] | None = None) -> dict[str, 
     def unread(error: OSError) -> None:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror or error}") from error
 
-    for place, inner, names in os.walk(root, onerror=unread):
+    places = list(os.walk(root, onerror=unread))
+    for place, inner, names in tracked(places, f"hashing the files of {root}", len(places)):
         handle = -1 if lock is None else lock(Path(place))
         try:
             for name in (*inner, *names):

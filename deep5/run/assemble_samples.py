@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import RecipeError, UsageError, contained, described
+from deep5.core.progress import Ongoing
 from deep5.recipe.faults import batch_size_fault
 from deep5.recipe.part import Part, Parts
 
@@ -118,7 +119,8 @@ def splits_of(part: Part) -> Any:
     """
     from deep5.training.dataset import Splits
 
-    splits = part.made()
+    with Ongoing("preparing the data set"):
+        splits = part.made()
     if not isinstance(splits, Splits):
         raise part.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
     return splits

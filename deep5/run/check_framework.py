@@ -14,6 +14,7 @@ from deep5.core.child_main import Report
 from deep5.core.errors import Deep5Error, MissingDependency, Unsupported, UsageError, described
 from deep5.core.files import is_file
 from deep5.core.plugins import framework, load, mode_fault
+from deep5.core.progress import Reporter, spent
 from deep5.core.python_child import run_function
 from deep5.networks.check import executor_checks
 from deep5.recipe.frameworks import named_back_end
@@ -84,14 +85,21 @@ def _run(
     began = monotonic()
     start_limit_s = max(time_limit_s, TIME_LIMIT_S)
 
+    doing_now, groups = _LOADING, len(done)
+
     def hear(doing: str) -> float:
-        nonlocal began
-        began = monotonic()
+        nonlocal began, doing_now, groups
+        groups += doing_now.startswith(_GROUP)
+        began, doing_now = monotonic(), doing
         return start_limit_s if doing == _LOADING else time_limit_s
 
-    ended = run_function(
-        _checked, name, list(done), seed, str(place), time_limit_s=start_limit_s, hear=hear, separate=True
-    )
+    with Reporter() as tell:
+
+        def look(_: object) -> None:
+            tell(spent(f"{name}: {doing_now}", monotonic() - began, f"{groups} groups before it"))
+
+        given = (name, list(done), seed, str(place))
+        ended = run_function(_checked, *given, time_limit_s=start_limit_s, hear=hear, look=look, separate=True)
     lasted_s = monotonic() - began
     about: dict[str, Any] = {}
     rows: list[FrameworkRow] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from deep5.core.arguments import is_finite
 from deep5.core.errors import Deep5Error, MissingDependency, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.core.executors import StepOptimizer
 from deep5.core.plugins import framework, load, registered
+from deep5.core.progress import Ongoing, tracked
 from deep5.recipe.operator_names import found_in_file, names_file
 from deep5.recipe.settings import parse_setting
 from deep5.training.check import rule_checks
@@ -69,17 +70,18 @@ def check_made_optimizer(make: Made, *, framework_name: str | None = None, seed:
         except Deep5Error as error:
             row = OptimizerRow(check="traced", verdict="FAILED", note=str(error))
             return OptimizerReport(optimizer=_name(first), kind=kind, rows=(row,))
-        rows += [_row(check, function) for check, function in checks]
+        rows += [_row(check, function) for check, function in tracked(checks, "checking the rule", len(checks))]
     else:
         kind = "step optimizer"
-    rows += _at_work(make, names, rule=isinstance(first, UpdateRule))
-    rows.append(_row("convex problem", partial(_convex, make)))
+    rows += _at_work(make, tracked(names, "training on frameworks", len(names)), rule=isinstance(first, UpdateRule))
+    with Ongoing("checking convergence on a convex problem"):
+        rows.append(_row("convex problem", partial(_convex, make)))
     if isinstance(first, UpdateRule):
-        rows += _twins(first, names)
+        rows += _twins(first, tracked(names, "comparing with native optimizers", len(names)))
     return OptimizerReport(optimizer=_name(first), kind=kind, rows=tuple(rows))
 
 
-def _at_work(make: Made, names: Sequence[str], *, rule: bool) -> Iterator[OptimizerRow]:
+def _at_work(make: Made, names: Iterable[str], *, rule: bool) -> Iterator[OptimizerRow]:
     """Train a network on each framework; compare with the first framework that can train it in an element type."""
     measures: dict[str, tuple[str, Outcome, Outcome | None]] = {}
     for name in names:
@@ -189,7 +191,7 @@ def _convex(make: Made) -> OptimizerRow:
     )
 
 
-def _twins(rule: UpdateRule, names: Sequence[str]) -> Iterator[OptimizerRow]:
+def _twins(rule: UpdateRule, names: Iterable[str]) -> Iterator[OptimizerRow]:
     """Compare with the frameworks' own optimizers of the same name, if they accept the same arguments."""
     for name in names:
         for known, made in framework(name).optimizers().items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.communicator import Communicator, SingleRank
 from deep5.core.errors import RecipeError
 from deep5.core.metric import Sample
+from deep5.core.progress import Reporter, Steps, silenced
 from deep5.measuring.timing import Rounds, of_slowest, time_rounds
 from deep5.recipe.part import Parts, is_factory, taken
 from deep5.run.rank_record import RankRecord
@@ -148,7 +149,14 @@ def make_candidate(parts: Parts, key: str, communicator: Communicator | None = N
 
 def _time(values: Mapping[str, Any], sides: list[Any], communicator: Communicator | None) -> Rounds:
     numbers = {key: values[key] for key in ("rounds", "steps", "seed")}
-    return time_rounds(*sides, **numbers, communicator=communicator)
+    with silenced(communicator is not None and communicator.rank > 0), Reporter() as tell:
+        steps = Steps(values["rounds"], tell)
+
+        def finished(_: int) -> None:
+            steps.advance()
+            steps.say("timing rounds")
+
+        return time_rounds(*sides, **numbers, communicator=communicator, on_round=finished)
 
 
 def _rows(rounds: Rounds) -> list[SampleRow]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from deep5.core.errors import RecipeError, UsageError, contained
 from deep5.core.events import Event
+from deep5.core.progress import silenced
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.recipe import Recipe
 from deep5.run.choice import workload_of
@@ -137,7 +138,7 @@ def run_as_rank(
 def _carried_out(
     workload: Workload, options: Options, resume: str | Path | None, communicator: Communicator | None
 ) -> Result | None:
-    with contained():
+    with contained(), silenced(options.quiet):
         if resume is None:
             return workload.run(options, communicator)
         return workload.resume(Path(resume), options, communicator)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import UsageError
+from deep5.core.progress import Ongoing, tracked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -227,7 +228,7 @@ def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, floa
 
     rows, judged, right, top, total = 0, 0, 0, 0, 0.0
     matrix: Any = 0
-    for _, inputs in batches.batches(0):
+    for _, inputs in _reported(batches.batches(0), batches.steps(0)):
         outputs = executor.inference(inputs)
         scores, labels = class_rows(outputs[_LOGITS], inputs[_LABEL])
         size = len(next(iter(inputs.values())))
@@ -239,6 +240,19 @@ def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, floa
     if not rows:
         raise UsageError("there are no samples to evaluate; allowed: at least one")
     return (rows, judged, right, top, total), matrix
+
+
+def _reported(batches: Iterable[Any], total: int | None) -> Iterator[Any]:
+    """The batches, with a report of those that are done; for an unknown number of them, and the first one, the time."""
+    if total is None:
+        with Ongoing("evaluating"):
+            yield from batches
+        return
+    # The first batch includes the compilation of the network.
+    with Ongoing("evaluating the first batch") as first:
+        for batch in tracked(batches, "evaluating batches", total):
+            yield batch
+            first.end()
 
 
 def _recorded(result: Result) -> dict[str, float]:

@@ -12,6 +12,7 @@ from deep5.core.errors import Deep5Error, MissingDependency, UsageError
 from deep5.core.files import is_file
 from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
+from deep5.core.progress import Ongoing
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.reading import read_object
@@ -299,7 +300,8 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
     if recipe is None or source is None:
         raise UsageError(run.reason)
     dataset = recipe_parts(source)["dataset"]
-    splits = dataset.made()
+    with Ongoing("preparing the data set"):
+        splits = dataset.made()
     if not isinstance(splits, Splits):
         raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
     same, unknown = _same_data(run, splits)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import UsageError
 from deep5.core.files import is_file, is_folder
+from deep5.core.progress import Ongoing, tracked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,10 +115,13 @@ def predict_files(
     preparation = preparation_of(run, inputs, size=size, mean=mean, std=std, fit=fit, invert=invert)
     names = class_names(preparation.description)
     found: list[Prediction] = []
-    for batch in _batched(_samples(files, inputs, preparation), _batch_size(network.inputs)):
-        logits = _logits(executor, [arrays for _, _, arrays in batch])
-        for (file, index, _), row in zip(batch, logits, strict=True):
-            found.append(Prediction(file=file, index=index, ranked=_ranked(row, top), names=names))
+    # The first batch includes the compilation of the network.
+    with Ongoing("predicting the first batch") as first:
+        for batch in _batched(_samples(files, inputs, preparation), _batch_size(network.inputs)):
+            logits = _logits(executor, [arrays for _, _, arrays in batch])
+            for (file, index, _), row in zip(batch, logits, strict=True):
+                found.append(Prediction(file=file, index=index, ranked=_ranked(row, top), names=names))
+            first.end()
     images = any(Path(file).suffix.lower() not in _ARRAYS for file in files)
     return found, (*run.notes, *notes, *(preparation.notes if images else ()))
 
@@ -128,7 +132,7 @@ _Sample = tuple[str, "int | None", "dict[str, np.ndarray]"]
 def _samples(
     files: Sequence[str | Path], inputs: Mapping[str, TensorSpec], preparation: Preparation
 ) -> Iterator[_Sample]:
-    for given in files:
+    for given in tracked(files, "predicting files", len(files)):
         path = Path(given)
         if not is_file(path):
             state = "is a folder" if is_folder(path) else "is not there"

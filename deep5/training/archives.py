@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
 from deep5.core.errors import OutputError, UsageError
+from deep5.core.progress import Ongoing
 
 __all__ = ["extract", "inflated"]
 
@@ -83,7 +84,7 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 1
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
-        with _reported(archive, folder):
+        with _reported(archive, folder), Ongoing(f"unpacking {archive.name}"):
             with archive.open("rb") as file:
                 packed = file.read(2) == b"PK"
             (_unzip if packed else _untar)(archive, room, max_bytes, max_members)

@@ -20,7 +20,7 @@ from deep5.core.compiler import cache_folder
 from deep5.core.errors import OutputError, UsageError, brief
 from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
-from deep5.core.progress import Reporter, Steps, is_silenced
+from deep5.core.progress import counting
 from deep5.training.archives import extract
 
 __all__ = [
@@ -253,7 +253,10 @@ class _Downloader:
             hooks={"response": no_way_out},
         ) as response:
             response.raise_for_status()
-            with Path(output_file).open("wb") as file, _progress(self._remote) as advance:
+            with (
+                Path(output_file).open("wb") as file,
+                counting(f"downloading {self._remote.name}", self._remote.size_bytes, shown=quantities.size) as advance,
+            ):
                 self._copy(response, file, advance)
 
     def _copy(self, response: Any, file: IO[bytes], advance: Any) -> None:
@@ -287,27 +290,6 @@ def _check_scheme(url: str, plain_http: bool) -> None:
     scheme = urlsplit(url).scheme
     if scheme != "https" and not (plain_http and scheme == "http"):
         raise UsageError(f"the address leads to {url[:120]!r}; allowed: https")
-
-
-@contextmanager
-def _progress(remote: Remote) -> Iterator[Any]:
-    """A progress bar on a terminal; otherwise a line per minute, as the size has been announced."""
-    if not sys.stderr.isatty() or is_silenced():
-        steps = Steps(remote.size_bytes, Reporter(), shown=quantities.size)
-
-        def advance(count: int) -> None:
-            steps.advance(count)
-            steps.say(f"downloading {remote.name}")
-
-        yield advance
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(remote.name, total=remote.size_bytes)
-        yield lambda count: bar.advance(task, count)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""`ProgressBar`: epoch, step, loss, accuracy, samples per second, and the remaining time if it is known."""
+"""`ProgressBar`: epoch, step, loss, accuracy, samples per second, and the remaining time if it is known.
+
+Until the first step is finished, which includes compilation, it shows the seconds so far.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
+from deep5.core.progress import AGAIN_S, Ongoing
 from deep5.core.quantities import duration
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.schedules.scheduled import plan_of
@@ -17,12 +21,14 @@ __all__ = ["ProgressBar"]
 # Minimum time between two updates; an update also may not take more than this share of the time between two.
 _INTERVAL_NS = 100_000_000
 _SHARE = 0.005
+# Time between two lines within an epoch where there is no terminal.
+_LINES_NS = int(AGAIN_S * 1e9)
 # Minimum number of columns for a bar beside the figures.
 _WIDE = 100
 
 
 class ProgressBar(Event):
-    """A bar if the output is a terminal, otherwise one line per epoch.
+    """A bar if the output is a terminal, otherwise one line per epoch, and per minute within a longer one.
 
     The loss is read only for an update, at most ten times per second, so that the bar never makes a device wait; a slow
     terminal is updated less often, so that updates take at most half a percent of the time. For a data set of unknown
@@ -35,8 +41,10 @@ class ProgressBar(Event):
     every_rank = False
 
     def __init__(self, *, console: Any = None) -> None:
-        self._console = console
+        self._console, self._on_stderr = console, console is None
         self._progress: Any = None
+        # Reports the first step. Ended when that is finished: no later step is timed with its thread.
+        self._first: Ongoing | None = None
         self._task: Any = None
         self._outputs: Arrays | None = None
         self._begin = self._last = self._gap = self._samples = self._paused = self._first_step = 0
@@ -48,14 +56,17 @@ class ProgressBar(Event):
         return {"event": "progress_bar"}
 
     def before_training(self, trainer: Any) -> None:
-        """Draw the empty bar."""
+        """Prepare the bar, and report how long the first step takes."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = self._console or Console(file=sys.stderr)
         self._begin = self._last = perf_counter_ns()
-        self._gap, self._samples, self._paused = _INTERVAL_NS, 0, 0
+        self._gap, self._samples, self._paused = -1, 0, 0  # the first step is always due
         self._first_step, self._total = trainer.step, _total_steps(trainer)
+        if self._on_stderr:
+            self._first = Ongoing("first step, with what it compiles")
+            self._first.start()
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
         # A terminal of 80 columns has space for all the figures but not for the bar.
@@ -73,18 +84,23 @@ class ProgressBar(Event):
         self._task = self._progress.add_task(
             "", completed=trainer.step, total=self._total, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
         )
-        self._progress.start()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         """Store the outputs; update the bar if an update is due."""
         self._samples += info.global_batch_size or info.batch_size
         self._outputs = outputs
-        if end_ns - self._last >= self._gap and self._progress is not None:
-            self._draw(trainer, info.epoch)
+        if end_ns - self._last >= self._gap:
+            self._update(trainer, info.epoch, end_ns)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         """Exclude evaluation from samples per second."""
         self._pause_begin = perf_counter_ns()
+
+    def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
+        """Show within a long evaluation that it continues, if an update is due."""
+        now = perf_counter_ns()
+        if now - self._last >= self._gap:
+            self._update(trainer, trainer.epoch - 1, now)  # the trainer counts the epoch as finished
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         """Subtract the evaluation's time."""
@@ -93,25 +109,46 @@ class ProgressBar(Event):
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Update the bar if due and after the last epoch, or print the epoch's line."""
         now = perf_counter_ns()
-        if self._progress is not None:
-            if now - self._last >= self._gap or epoch + 1 == trainer.epochs:
-                self._draw(trainer, epoch)
-            return
-        self._console.print(
-            f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        if self._progress is None:
+            self._print(trainer, epoch)
+        elif now - self._last >= self._gap or epoch + 1 == trainer.epochs:
+            self._draw(trainer, epoch)
 
     def after_training(self, trainer: Any) -> None:
         """Restore the terminal."""
+        self._end_first()
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
         self._outputs = None
 
+    def _update(self, trainer: Any, epoch: int, now: int) -> None:
+        if self._gap < 0:
+            self._end_first()
+            self._gap = _LINES_NS if self._progress is None else _INTERVAL_NS
+            if now - self._last < self._gap:
+                return
+        if self._progress is None:
+            self._print(trainer, epoch)
+        else:
+            self._draw(trainer, epoch)
+
+    def _end_first(self) -> None:
+        if self._first is not None:
+            self._first.end()
+            self._first = None
+
+    def _print(self, trainer: Any, epoch: int) -> None:
+        self._console.print(
+            f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        self._last = perf_counter_ns()
+
     def _draw(self, trainer: Any, epoch: int) -> None:
         begin = perf_counter_ns()
+        self._progress.start()  # shows the bar, the first time
         self._progress.update(
             self._task,
             completed=trainer.step,

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deep5.core import compiler, progress
-from deep5.core.progress import ProgressLine, Reporter, Steps, silenced, waiting
+from deep5.core.progress import (
+    Ongoing,
+    ProgressLine,
+    Reporter,
+    Steps,
+    counting,
+    silenced,
+    tracked,
+    waiting,
+)
+from deep5.core.quantities import size
 
 
 class Clock:
@@ -147,3 +159,75 @@ def test_a_line_is_a_string() -> None:
 
     assert isinstance(lines[0], ProgressLine)
     assert lines[0] == "x (0 of 1)"
+
+
+def test_items_are_counted_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    for _ in tracked(["a", "b", "c", "d"], "reading files", 4, clock=clock):
+        clock.now += 4
+
+    assert capsys.readouterr().err == "reading files (2 of 4, about 8 s left)\n"
+
+
+def test_amounts_are_counted_from_several_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with counting("hashing", 3 << 20, shown=size, clock=clock) as advance, ThreadPoolExecutor(2) as pool:
+        list(pool.map(advance, [1 << 20] * 2))
+        clock.now += 6
+        advance(0)
+
+    assert capsys.readouterr().err == "hashing (2 MiB of 3 MiB, about 3 s left)\n"
+
+
+def reports() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "deep5-progress"]
+
+
+def test_a_call_without_steps_is_reported_while_it_blocks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_S", 0.0)
+    with Ongoing("compiling") as report:
+        (thread,) = reports()
+        text = ""
+        while not text:
+            text = capsys.readouterr().err
+        report.end()
+        assert not thread.is_alive()
+    assert not reports()
+    assert text == "compiling (0 s so far)\n"
+    assert capsys.readouterr().err == ""  # the next line is a minute later
+
+
+def test_a_short_call_without_steps_prints_nothing_and_leaves_no_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), Ongoing("compiling"):
+        raise KeyboardInterrupt
+    with silenced(), Ongoing("compiling"):
+        assert not reports()
+    assert not reports()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_within_another_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, terminal = Clock(), Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with Reporter(clock=clock) as outer:
+        clock.now += 6
+        outer(progress.spent("outer", 6))
+        assert outer.shows_bar
+        with Reporter(clock=clock) as inner:
+            clock.now += 6
+            inner(progress.spent("inner", 6))
+            assert (outer.shows_bar, inner.shows_bar) == (False, True)
+            clock.now += 6
+            outer(progress.spent("outer", 18))
+            assert (outer.shows_bar, inner.shows_bar) == (False, True)
+        clock.now += 6
+        outer(progress.spent("outer", 24))
+        assert outer.shows_bar
+    text = terminal.getvalue()
+    assert "outer (24 s so far)" in text
+    assert "outer (18 s so far)" not in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 3

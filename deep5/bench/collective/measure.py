@@ -15,8 +15,10 @@ import numpy as np
 from deep5.bench.collective.data import allowed_error, drawn, largest_error, reference
 from deep5.bench.collective.machine import MachineTimes
 from deep5.bench.collective.plan import LIBRARY, CollectivePlan
+from deep5.core import quantities
 from deep5.core.communicator import Communicator
 from deep5.core.errors import UnknownName, UsageError
+from deep5.core.progress import Reporter, Steps
 from deep5.distributed.agreement import checksum
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.distributed.texts import gather_texts
@@ -133,9 +135,14 @@ def measure_collectives(
     machine, measured = MachineTimes(communicator, plan), []
     _warm_up(communicator, plan, functions)
     machine.collect()
-    for size_bytes in plan.sizes_bytes:
-        measured += _Size(communicator, plan, functions, size_bytes).measure()
-        machine.collect()
+    # The first rank prints between two sizes, where the others wait for it.
+    with Reporter(quiet=communicator.rank > 0) as tell:
+        steps = Steps(sum(map(_work, plan.sizes_bytes)), tell, shown=quantities.size)
+        for number, size_bytes in enumerate(plan.sizes_bytes, start=1):
+            steps.say(f"timing collectives, size {number} of {len(plan.sizes_bytes)}")
+            measured += _Size(communicator, plan, functions, size_bytes).measure()
+            machine.collect()
+            steps.advance(_work(size_bytes))
     return CollectiveTimes(
         plan=plan,
         ranks=communicator.size,
@@ -144,6 +151,11 @@ def measure_collectives(
         addition_s=machine.addition_s,
         others_share=_others_share(communicator, before, plan.timeout_s),
     )
+
+
+def _work(size_bytes: int) -> int:
+    """Bytes that take as long as a call with a buffer of this size, for the time left: small buffers take time, too."""
+    return size_bytes + _WARM_BYTES
 
 
 def _warm_up(communicator: Communicator, plan: CollectivePlan, functions: Mapping[str, AllReduceFunction]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from deep5.core.content_hashes import files_hash
 from deep5.core.errors import UsageError
+from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.core.terminal import counted
 from deep5.training.dataset import Splits
@@ -83,7 +84,8 @@ def audio_folder(
     names = [*found.train[0], *found.test[0]]
     labels = np.concatenate([found.train[1], found.test[1]])
     with ThreadPoolExecutor(_READERS, thread_name_prefix="deep5-wav") as pool:
-        headers = list(pool.map(wav_header, [root / name for name in names]))
+        read = pool.map(wav_header, [root / name for name in names])
+        headers = list(tracked(read, f"{what}: reading the headers of {root}", len(names)))
     _check_agreement(what, root, names, headers, length, channels)
     first = headers[0]
     frames = first.frames if length is None else length

@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.core.errors import UsageError
 from deep5.core.files import is_folder
+from deep5.core.progress import tracked
 from deep5.training.datasets.splitting import selected
 
 __all__ = ["ClassSplit", "class_split", "class_tree"]
@@ -141,7 +142,7 @@ def class_tree(
             f"{', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
         )
     names, labels = [], []
-    for name in folders:
+    for name in tracked(folders, f"listing the class folders of {root}", len(folders)):
         found = _files(root / name, suffixes)
         if not found:
             raise UsageError(

@@ -13,6 +13,7 @@ import numpy as np
 from deep5.core.errors import UsageError, brief, suggestion
 from deep5.core.files import is_folder
 from deep5.core.plugins import missing_dependency
+from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_names import class_numbers, mapping_sentence
@@ -242,7 +243,7 @@ def _source(
     @functools.cache
     def content() -> str:
         digest = hashlib.sha256(f"{dict(columns)} {decoder.describe() if decoder else ''}\n".encode())
-        for batch in rows.iter(batch_size=_ROWS):
+        for batch in tracked(rows.iter(batch_size=_ROWS), f"{what}: hashing rows", -(-len(rows) // _ROWS)):
             for column in sorted(batch):
                 for value in batch[column]:
                     raw = value.get("bytes") or b"" if isinstance(value, dict) else repr(value).encode()

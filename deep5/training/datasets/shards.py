@@ -13,6 +13,7 @@ import numpy as np
 
 from deep5.core.errors import UsageError, brief
 from deep5.core.files import is_folder
+from deep5.core.progress import tracked
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import StreamDataset, fitted
@@ -148,7 +149,7 @@ def image_records(
     tables: list[RecordTable] = []
     if limit is None:
         with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
-            tables = list(pool.map(record_table, paths))
+            tables = list(tracked(pool.map(record_table, paths), "indexing TFRecord files", len(paths)))
     else:
         for path in paths:
             tables.append(record_table(path))

@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.core.errors import UsageError, brief
 from deep5.core.files import is_file
+from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import ArrayDataset, Dataset, Splits, fitted, sample_ids
 from deep5.training.datasets.class_folders import class_split
@@ -195,9 +196,11 @@ def text_folder(
         test_limit=test_limit,
     )
     read: Any = read_bytes if tokens == "bytes" else read_text
+    names = () if tokens == "bytes" else found.train[0]
+    contents = (read(what, root / name) for name in names)
     vocabulary = vocabulary_of(
         what,
-        () if tokens == "bytes" else (read(what, root / name) for name in found.train[0]),
+        tracked(contents, f"{what}: building the vocabulary", len(names)),
         tokens,
         None if tokens == "bytes" else vocabulary_size,
         (_PADDING, _UNKNOWN),
@@ -206,7 +209,7 @@ def text_folder(
     cut = padded = 0
     for names, labels in (found.train, found.test):
         rows = np.zeros((len(names), length), np.int64)
-        for row, name in zip(rows, names, strict=True):
+        for row, name in tracked(zip(rows, names, strict=True), f"{what}: reading files", len(names)):
             ids = vocabulary.ids(read(what, root / name))
             if not len(ids):
                 raise UsageError(f"{what}: {root / name} has no {tokens}; allowed: at least one; remedy: delete it")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import UsageError, brief
+from deep5.core.progress import tracked
 from deep5.training.dataset import Splits
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample
 from deep5.training.datasets.example import parse_example
@@ -179,7 +180,7 @@ def _source(what: str, paths: Sequence[Path], schema: ExampleSchema) -> SampleSo
     tables: list[RecordTable] = []
     readers: list[Callable[[int], bytes]] = []
     held = 0
-    for path in paths:
+    for path in tracked(paths, f"{what}: indexing TFRecord files", len(paths)):
         if compression_of(path):
             content = []
             begins, checksums = [], []

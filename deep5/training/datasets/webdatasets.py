@@ -14,6 +14,7 @@ import numpy as np
 
 from deep5.core.content_hashes import files_hash
 from deep5.core.errors import UsageError, brief, suggestion
+from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_names import class_numbers, mapping_sentence
@@ -91,7 +92,10 @@ def webdataset(
     if test is not None:
         groups.append(listed_files(what, "test", test, "tar files"))
     images = any(kind.rpartition(".")[2] in IMAGES for kinds in stated.values() for kind, _ in kinds)
-    samples = [[sample for path in paths for sample in _samples(what, path)] for paths in groups]
+    samples: list[list[_Sample]] = [[] for _ in groups]
+    listed = [(place, path) for place, paths in enumerate(groups) for path in paths]
+    for place, path in tracked(listed, f"{what}: indexing tar files", len(listed)):
+        samples[place] += _samples(what, path)
     counts = [len(group) for group in samples]
     together = [sample for group in samples for sample in group]
     for paths, group in zip(groups, samples, strict=True):

@@ -1,0 +1,114 @@
+"""The progress of a training run: its first step, and epochs that take long; on a pseudo-terminal and without one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The first step is as slow as a compilation, and the times of the reports are scaled down with it. The step after the
+# first one counts the threads that report.
+PROGRAM = """
+import sys, threading, time
+sys.path[:0] = {tests!r}
+import deep5 as d5
+from deep5.core import progress
+from deep5.training import progress as bars
+from test_trainer import Batches, Fixed
+
+progress.FIRST_S, progress._LOOK_S, bars._LINES_NS = {first_s}, 0.05, {lines_ns}
+
+
+class Slow(Fixed):
+    def step(self, inputs, info):
+        self.seconds = 0.6 if info.step == 0 else 0.02
+        if info.step == 1:
+            print("threads", [each.name for each in threading.enumerate() if "progress" in each.name], flush=True)
+        if info.step == {fails_at}:
+            raise KeyboardInterrupt
+        return super().step(inputs, info)
+
+
+fake = Slow(0)
+print("ready", flush=True)
+try:
+    d5.Trainer(fake, fake, Batches(10)).train(1, [d5.ProgressBar()])
+except KeyboardInterrupt:
+    print("interrupted", [each.name for each in threading.enumerate() if "progress" in each.name], flush=True)
+"""
+
+
+def program(first_s: float = 0.2, lines_ns: int = 60_000_000_000, fails_at: int = -1) -> list[str]:
+    here = [str(Path(__file__).parent), *sys.path]
+    return [sys.executable, "-c", PROGRAM.format(tests=here, first_s=first_s, lines_ns=lines_ns, fails_at=fails_at)]
+
+
+def on_terminal(command: list[str]) -> str:
+    """What a command prints on a pseudo-terminal."""
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as process:
+        os.close(child)
+        text = b""
+        while True:
+            try:
+                piece = os.read(parent, 65536)
+            except OSError:  # the child has closed its side
+                break
+            text += piece
+    os.close(parent)
+    assert process.returncode == 0
+    return text.decode()
+
+
+def test_the_first_step_is_reported_on_a_terminal_and_no_thread_remains() -> None:
+    text = on_terminal(program())
+    assert "first step, with what it compiles (0 s so far)" in text
+    assert "threads []" in text
+    last = text.rindex("first step, with what it compiles")
+    assert re.search(r"step \d+/10", text[last:])
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2  # of the report, and of the bar
+
+
+def test_an_interruption_in_the_first_step_restores_the_terminal() -> None:
+    text = on_terminal(program(fails_at=0, first_s=0.0))
+    assert "interrupted []" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
+
+
+def without_terminal(command: list[str]) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "threads []" in done.stdout
+    return done.stderr.splitlines()
+
+
+def test_a_short_first_step_prints_nothing() -> None:
+    lines = without_terminal(program(first_s=30))
+    assert len(lines) == 1
+    assert lines[0].startswith("epoch 1/1  step 10  loss 0.2500")
+
+
+def test_a_long_first_step_is_reported_once_a_minute_without_a_terminal() -> None:
+    first, last = without_terminal(program())
+    assert first == "first step, with what it compiles (0 s so far)"
+    assert last.startswith("epoch 1/1  step 10")
+
+
+def test_a_long_epoch_has_lines_without_a_terminal() -> None:
+    lines = without_terminal(program(first_s=30, lines_ns=50_000_000))
+    assert len(lines) >= 2
+    assert all(re.match(r"epoch 1/1  step \d+  loss 0\.2500 .* s left", line) for line in lines)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_quiet_run_reports_no_first_step(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    from deep5.core import progress
+
+    with progress.silenced(quiet), progress.Ongoing("first step") as report:
+        assert (report._thread is None) == quiet
+    assert capsys.readouterr().err == ""
