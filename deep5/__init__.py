@@ -407,7 +407,9 @@ if not TYPE_CHECKING:  # a type checker reports a name that is missing
             from deep5.core.errors import suggestion
 
             meant = replaced(name) or suggestion(name, __all__)
-            raise AttributeError(f"module 'deep5' has no attribute {name!r}{meant}")
+            # Without the module, from whose names Python would add a suggestion of another kind.
+            context: Any = {"name": name, "obj": None} if meant else {}
+            raise AttributeError(f"module 'deep5' has no attribute {name!r}{meant}", **context)
         home = import_module(f"deep5.{_HOME[name]}")
         value = home if name in _PACKAGES else getattr(home, name)
         globals()[name] = value

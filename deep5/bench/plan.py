@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core import quantities
-from deep5.core.errors import Deep5Error, ShapeError, UsageError
+from deep5.core.errors import Deep5Error, ShapeError, UsageError, suggestion
 from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.contract import is_floating
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from deep5.core.framework import Framework
 
 __all__ = ["Plan", "Workload", "framework_of", "make_operator_of", "remarks", "workload_of", "workloads"]
+
+# Element types to suggest.
+_TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +176,14 @@ def _too_large(plan: Plan, work: Workload) -> str:
     return ""
 
 
+def _meant(operator: str) -> str:
+    """The suggestion for a name that is not one of ONNX's operators; empty for the other kinds of names."""
+    import onnx
+
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    return "" if operator in names or not operator.isidentifier() else suggestion(operator, sorted(names))
+
+
 def _problems(plan: Plan) -> tuple[Problem, ...]:
     for dtype in plan.dtypes:
         try:
@@ -180,6 +191,7 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
         except TypeError as error:
             raise UsageError(
                 f"got the element type {dtype!r}; allowed: a NumPy name, such as 'float32', 'float16' or 'bfloat16'"
+                f"{suggestion(dtype, _TYPES)}"
             ) from error
         if plan.bounds is not None:
             check_bounds(plan.bounds)
@@ -207,7 +219,7 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
     if not plan.shapes:
         raise UsageError(
             f"the inputs of {plan.operator} are not known; remedy: --shape 64x64 for each of them, or a set such as "
-            "--problems deepbench.conv"
+            f"--problems deepbench.conv{_meant(plan.operator)}"
         )
     dtypes = each_input("--dtype", plan.dtypes, len(plan.shapes))
     inputs = tuple(TensorSpec(shape=shape, dtype=dtype) for shape, dtype in zip(plan.shapes, dtypes, strict=True))

@@ -20,6 +20,7 @@ from deep5.core.errors import (
     Unsupported,
     UsageError,
     brief,
+    suggestion,
 )
 from deep5.core.operator import Operator
 from deep5.core.progress import Ongoing
@@ -235,7 +236,7 @@ def draw_inputs(
     dtypes = each_input("--dtype", dtypes or ("float32",), count, names)
     for dtype in dtypes:
         if dtype not in CODES:
-            raise UsageError(f"got the element type {dtype!r}; allowed: {', '.join(CODES)}")
+            raise UsageError(f"got the element type {dtype!r}; allowed: {', '.join(CODES)}{suggestion(dtype, CODES)}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, count)
     _check_room(shapes, dtypes)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from deep5.core.errors import Deep5Error, Ended, contained, described
+from deep5.core.errors import Deep5Error, Ended, contained, described, suggestion
 from deep5.core.terminal import plain
 
 __all__ = ["errors", "fail", "reported"]
@@ -67,6 +67,9 @@ def reported(error: BaseException) -> tuple[str, int]:
         from deep5.cli.unknown_option import unknown_option
 
         return unknown_option(error), 2
+    if isinstance(error, click.BadParameter) and isinstance(getattr(error.param, "type", None), click.Choice):
+        got = error.message.partition(" is not one of ")[0].strip("'")
+        return f"{error.format_message().rstrip('.')}{suggestion(got, error.param.type.choices)}", 2
     if isinstance(error, click.ClickException):
         return error.format_message(), 2
     if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:

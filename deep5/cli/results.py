@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from deep5.cli.group import DefaultGroup
-from deep5.core.errors import Errors, UsageError
+from deep5.core.errors import Errors, UsageError, suggestion
 
 __all__ = ["results_command"]
 
@@ -82,6 +83,8 @@ def results_command(errors: Errors) -> click.Command:
 
             if as_json and as_csv:
                 raise UsageError("--json and --csv are both given; allowed: one of them")
+            if not Path(root).exists() and (tail := suggestion(root, results.commands)):
+                raise UsageError(f"there is no folder {root!r}; allowed: a folder of results, or a command{tail}")
             listing = list_results(root, rebuild=rebuild)
             for note in listing.notes:
                 click.echo(f"deep5: note: {note}", err=True)

@@ -75,6 +75,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "transformations": ("train_transforms",),
     "learning_rate": ("lr",),
     "eps": ("epsilon",),
+    # Element types
+    "fp64": ("float64",),
+    "double": ("float64",),
+    "fp32": ("float32",),
+    "single": ("float32",),
+    "fp16": ("float16",),
+    "half": ("float16",),
+    "bf16": ("bfloat16",),
     # Components
     "gd": ("sgd",),
     "nag": ("nesterov",),
@@ -113,8 +121,14 @@ def nearest(got: str, allowed: Iterable[str]) -> str | None:
     if (name := meant.get(word.casefold().replace("-", "_"))) is not None:
         return name
     # Names come first: of two equally similar ones, a name is the better answer.
-    close = difflib.get_close_matches(word, [*names, *(other for other in meant if len(other) > 3)], n=1, cutoff=0.6)
-    return None if not close else close[0] if close[0] in known else meant[close[0]]
+    near = {name.casefold(): name for name in reversed(names)}
+    near = {**near, **{other: name for other, name in meant.items() if len(other) > 3 and other not in near}}
+    # Most words are similar to some short one.
+    short = {other: name for other, name in meant.items() if len(other) <= 3}
+    for words, cutoff in ((near, 0.6), (short, 0.8)):
+        if close := difflib.get_close_matches(word.casefold(), words, n=1, cutoff=cutoff):
+            return words[close[0]]
+    return None
 
 
 def _first(targets: Iterable[str], known: set[str]) -> str | None:

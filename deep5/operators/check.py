@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import OperatorError, ShapeError, UsageError, brief
+from deep5.core.errors import OperatorError, ShapeError, UsageError, brief, suggestion
 from deep5.core.operator import Operator
 from deep5.core.tensors import Array, to_numpy
 from deep5.operators.checks.collect import Collector
@@ -340,7 +340,8 @@ def _checked(
             raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; allowed: real numbers")
     for dtype in dtypes or ():
         if dtype not in _DTYPES:
-            raise UsageError(f"got the element type {brief(dtype)}; allowed: {', '.join(_DTYPES)}")
+            near = suggestion(str(dtype), _DTYPES)
+            raise UsageError(f"got the element type {brief(dtype)}; allowed: {', '.join(_DTYPES)}{near}")
     own = own_dtype(given)
     tried = tuple(dict.fromkeys(dtypes or (own, *_DTYPES))) if any(floating(given)) else (own,)
     with warnings.catch_warnings(), np.errstate():  # an operator may set NumPy's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deep5.core.errors import UsageError, suggestion
@@ -179,12 +179,12 @@ def decay_fault(value: Any) -> str | None:
 
 def precision_fault(value: Any) -> str | None:
     """The name of a precision."""
-    return None if value in _PRECISIONS else f"is {value!r}; allowed: {', '.join(map(repr, _PRECISIONS))}, or None"
+    return None if value in _PRECISIONS else _not_among(value, _PRECISIONS, ", or None")
 
 
 def collective_fault(value: Any) -> str | None:
     """The name of a collective."""
-    return None if value in _COLLECTIVE else f"is {value!r}; allowed: {', '.join(map(repr, _COLLECTIVE))}"
+    return None if value in _COLLECTIVE else _not_among(value, _COLLECTIVE)
 
 
 def names_fault(value: Any) -> str | None:
@@ -197,7 +197,12 @@ def names_fault(value: Any) -> str | None:
 
 def launcher_fault(value: Any) -> str | None:
     """The name of a launcher."""
-    return None if value in _LAUNCHERS else f"is {value!r}; allowed: {', '.join(map(repr, _LAUNCHERS))}"
+    return None if value in _LAUNCHERS else _not_among(value, _LAUNCHERS)
+
+
+def _not_among(value: Any, names: Sequence[str], more: str = "") -> str:
+    near = suggestion(value, names) if isinstance(value, str) else ""
+    return f"is {value!r}; allowed: {', '.join(map(repr, names))}{more}{near}"
 
 
 def loss_scale_fault(value: Any) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, brief, contained, described, suggestion
 from deep5.core.own_files import is_own_file
 from deep5.core.python_source import parse
+from deep5.core.synonyms import nearest
 from deep5.recipe.opened_files import forget_opened_by, noting
 from deep5.recipe.own_code import imports_own
 from deep5.recipe.own_modules import importable
@@ -48,8 +49,11 @@ def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str,
     scope = _run(path, source, "recipe")
     missing = [part for part in _PARTS if part not in scope]
     if missing:
+        written = {name: meant for name in scope if name.isupper() and (meant := nearest(name, missing)) is not None}
+        near = "".join(f"; it has {name!r}: did you mean {meant!r}?" for name, meant in written.items())
         raise RecipeError(
-            f"{path}: the recipe has no {' and no '.join(missing)}; allowed: a file that defines {', '.join(_PARTS)}"
+            f"{path}: the recipe has no {' and no '.join(missing)}; allowed: a file that defines "
+            f"{', '.join(_PARTS)}{near}"
         )
     return scope, source
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deep5.core.deep500 import PAGE
-from deep5.core.errors import RecipeError, brief
+from deep5.core.errors import RecipeError, brief, suggestion
 from deep5.core.plugins import KINDS
 from deep5.recipe import faults
 from deep5.recipe.meant import meant_key
@@ -303,7 +303,8 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
             return f"{key!r} is {brief(value)}; allowed: an integer of at least {about.least}{end}"
         return None
     if about.flag:
-        return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False"
+        near = suggestion(value, ("True", "False")) if isinstance(value, str) else ""
+        return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False{near}"
     if about.kind is None:
         return faults.init_fault(value) if key == "init" else faults.device_fault(value)
     if key in ("events", "train_transforms", "test_transforms") and isinstance(value, (list, tuple)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from deep5.core.errors import TooFewSamples, UsageError, brief
+from deep5.core.errors import TooFewSamples, UsageError, brief, suggestion
 from deep5.results.result import Result
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
@@ -121,7 +121,10 @@ def parse_target(text: str) -> Target:
     except ValueError:
         goal = math.nan
     if name.strip() not in _SHORT or math.isnan(goal):
-        raise UsageError(f"cannot read the target {text!r}; allowed: accuracy=97 (in percent) or loss=0.3 (in nat)")
+        near = "" if name.strip() in _SHORT else suggestion(name.strip(), _SHORT)
+        raise UsageError(
+            f"cannot read the target {text!r}; allowed: accuracy=97 (in percent) or loss=0.3 (in nat){near}"
+        )
     return Target(metric=_SHORT[name.strip()], goal=goal, origin="asked")
 
 

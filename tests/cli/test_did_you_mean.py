@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,22 @@ METRICS = [("test_accuracy", None)]
         (("run", "digits_lenet", "--gpu"), "'--device cuda'"),
         (("compare", "digits_lenet", "--framework", "jax"), "'--frameworks'"),
         (("audit", "results", "--jsn"), "'--json'"),
+        (("results", "lst"), "'list'"),
+        (("run", "digits_lenet", "--device", "gpuu"), "'cuda'"),
+        (("run", "digits_lenet", "--set", "tf32=Ture"), "'True'"),
+        (("run", "digits_lenet", "--set", "precision=bf16"), "'bfloat16'"),
+        (("run", "digits_lenet", "--ranks", "2", "--launcher", "mpiexe"), "'mpiexec'"),
+        (("run", "digits_lenet", "--set", "optimizer=Momentm"), "'momentum'"),
+        (("run", "digits_lenet", "--framework", "pytorch:compild"), "'compiled'"),
+        (("study", "digits_lenet", "--vary", "optimizer=adam,sgd", "--target", "acuracy=90"), "'accuracy'"),
+        (("study", "optimizer_study", "--only", "adm"), "'Adam'"),
+        (("bench", "operator", "MatMull"), "'MatMul'"),
+        (("bench", "operator", "MatMul", "--shape", "4x4", "--shape", "4x4", "--dtype", "flaot32"), "'float32'"),
+        (("bench", "collective", "--dtype", "fp32"), "'float32'"),
+        (("bench", "collective", "--algorithms", "rign"), "'ring'"),
+        (("bench", "collective", "--op", "summ"), "'sum'"),
+        (("check", "operator", "Relu", "--dtype", "half"), "'float16'"),
+        (("evaluate", "results", "--split", "tset"), "'test'"),
     ],
 )
 def test_command_line(deep5: Command, arguments: tuple[str, ...], meant: str) -> None:
@@ -71,6 +89,51 @@ def test_key_of_a_recipe(deep5: Command, tmp_path: Path, extra: str, meant: str)
     assert answer.status == 2
     assert "own.py:2: unknown key" in answer.err
     assert f"did you mean {meant}?" in answer.err
+
+
+def test_a_part_of_a_recipe(deep5: Command, tmp_path: Path) -> None:
+    Path(tmp_path, "own.py").write_text((RECIPE % "").replace("METRICS", "METRIC").replace("FIXED", "FIXD"))
+
+    answer = deep5("check", "own.py")
+
+    assert answer.status == 2
+    assert "it has 'FIXD': did you mean 'FIXED'?; it has 'METRIC': did you mean 'METRICS'?" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("fixed", "mutable", "meant"),
+    [
+        ('"model_kwargs": {"dtype": "flot32"}', "", "'float32'"),
+        ('"model_kwargs": {"clases": 10}', "", "'classes'"),
+        ("", '"optimizer_kwargs": {"learning_rate": 0.1}', "'lr'"),
+        ("", '"scheme": "allreduc", "ranks": 2', "'all_reduce'"),
+        ("", '"events": ["progres_bar"]', "'progress_bar'"),
+        ('"loss": "crossentropy"', "", "'cross_entropy'"),
+        ("", '"launcher": "mpiexc", "ranks": 2', "'mpiexec'"),
+    ],
+)
+def test_nested_keys_and_values_of_a_recipe(
+    deep5: Command, tmp_path: Path, fixed: str, mutable: str, meant: str
+) -> None:
+    text = (RECIPE % (f", {mutable}" if mutable else "")).replace('"epochs": 1', f'"epochs": 1, {fixed}')
+    Path(tmp_path, "own.py").write_text(text)
+
+    answer = deep5("check", "own.py")
+
+    assert answer.status == 2
+    assert len(answer.err.splitlines()) == 1
+    assert f"did you mean {meant}?" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Adm", "Adam"), ("Momentm", "Momentum"), ("test_accuracy", "TestAccuracy")]
+)
+def test_a_public_name_is_suggested_once(name: str, meant: str) -> None:
+    source = f"import deep5\ndeep5.{name}\n"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+
+    (last,) = done.stderr.splitlines()[-1:]
+    assert last == f"AttributeError: module 'deep5' has no attribute '{name}'; did you mean '{meant}'?"
 
 
 def test_an_argument_of_what_the_recipe_fixes_is_not_suggested(deep5: Command) -> None:

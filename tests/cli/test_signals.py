@@ -1,4 +1,4 @@
-"""A signal while an extension module is initialized, whose C++ may lose an exception or end of it; or at the end."""
+"""A signal at the start of a program, while an extension module of C++ is initialized, or at the end."""
 
 from __future__ import annotations
 
@@ -80,3 +80,43 @@ def test_a_signal_while_the_program_ends_changes_no_status(number: str, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "step_latency" in done.stdout
+
+
+# Sends the signal when a module is about to be imported.
+AT_IMPORT = """
+import os, runpy, signal, sys
+
+module, program = sys.argv[1:3]
+sys.argv = [program, *sys.argv[3:]]
+sent = []
+
+
+def hook(event, given):
+    if event == "import" and given[0] == module and not sent:
+        sent.append(event)
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(100))
+
+
+sys.addaudithook(hook)
+try:
+    runpy.run_module(program, run_name="__main__")
+finally:
+    os.write(2, b"sent" if sent else b"not sent")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "words", "printed"),
+    [
+        ("deep5", "click", ("list", "metrics"), "deep5: interrupted\n"),
+        # The process that started the ranks says so.
+        ("deep5.bench.collective.rank", "numpy", ("plan.json", "times.json"), ""),
+    ],
+)
+def test_an_interruption_while_a_program_is_imported(
+    program: str, module: str, words: tuple[str, ...], printed: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", AT_IMPORT, module, program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, f"{printed}sent")

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deep5.bench.collective.measure import measure_collectives
-from deep5.bench.collective.plan import CollectivePlan
-from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, RunFailed, UsageError
-from deep5.core.files import write_atomically
-from deep5.distributed.launch.join import Report, join
-from deep5.distributed.launch.launcher import launched
+if TYPE_CHECKING:
+    from deep5.core.errors import RunFailed
 
 __all__ = ["main"]
 
@@ -26,6 +23,21 @@ def main(plan_file: str, out_file: str) -> int:
         plan_file: File to read.
         out_file: File that rank 0 writes.
     """
+    # An interruption ends the rank without a traceback, also while it imports.
+    try:
+        return _measure(plan_file, out_file)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _measure(plan_file: str, out_file: str) -> int:
+    from deep5.bench.collective.measure import measure_collectives
+    from deep5.bench.collective.plan import CollectivePlan
+    from deep5.core.errors import CommunicationError, Deep5Error, OperationTimeout, UsageError
+    from deep5.core.files import write_atomically
+    from deep5.distributed.launch.join import Report, join
+    from deep5.distributed.launch.launcher import launched
+
     report = Report()
     report.started()
     try:
@@ -40,8 +52,6 @@ def main(plan_file: str, out_file: str) -> int:
             write_atomically(out_file, times.to_json())
         communicator.barrier()
         communicator.close()
-    except KeyboardInterrupt:
-        return 130
     except (Deep5Error, MemoryError) as caught:
         error = caught if isinstance(caught, Deep5Error) else _out_of_memory(caught)
         unreached, late = isinstance(error, CommunicationError), isinstance(error, OperationTimeout)
@@ -54,6 +64,8 @@ def main(plan_file: str, out_file: str) -> int:
 
 
 def _out_of_memory(error: MemoryError) -> RunFailed:
+    from deep5.core.errors import RunFailed
+
     return RunFailed(
         f"a rank has too little memory for its buffers ({error}); allowed: sizes that fit the memory of all ranks; "
         "remedy: smaller --sizes, or fewer --ranks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import UsageError
+from deep5.core.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,7 @@ __all__ = [
     "pooled_flat",
 ]
 
+_DTYPES = ("float32", "float64")
 _LOSSES = ("cross_entropy", "mse")
 
 
@@ -43,8 +44,9 @@ def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -
     Raises:
         UsageError: An argument is invalid.
     """
-    if dtype not in ("float32", "float64"):
-        raise UsageError(f"unknown dtype {dtype!r} of a network; allowed: float32, float64")
+    if dtype not in _DTYPES:
+        near = suggestion(str(dtype), _DTYPES)
+        raise UsageError(f"unknown dtype {dtype!r} of a network; allowed: {', '.join(_DTYPES)}{near}")
     if loss not in _LOSSES:
         raise UsageError(f"unknown loss {loss!r}; allowed: {', '.join(_LOSSES)}")
     for name, size in sizes.items():
