@@ -23,6 +23,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 # Characters at which bash divides a word: it replaces only what follows the last one.
 _BREAKS = ":="
+# Element types of operators.
+_TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool")
 
 
 class _Bash(BashComplete):
@@ -81,6 +83,16 @@ def _named(names: Iterable[str], incomplete: str, before: str = "") -> list[Comp
     return [CompletionItem(f"{before}{name}") for name in names if name.startswith(incomplete)]
 
 
+def _commands_beside(ctx: click.Context) -> list[str]:
+    """Before a default command, the names of the other commands of its group."""
+    beside = ctx.parent.command if ctx.parent is not None else None
+    if isinstance(beside, click.Group) and ctx.parent is not None and ctx.command.name != ctx.info_name:
+        group = beside.get_command(ctx.parent, ctx.info_name or "")
+        if isinstance(group, click.Group):
+            return group.list_commands(ctx)
+    return []
+
+
 def _recipes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Recipes by name, and files; before a default command, also the names of the others."""
     from deep5.recipe.registered import family_of
@@ -93,11 +105,7 @@ def _recipes(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
             found.update(f"{name}_{case}" for case in family_of(point).cases)
         else:
             found.add(f"{name}_")
-    beside = ctx.parent.command if ctx.parent is not None else None
-    if isinstance(beside, click.Group) and ctx.parent is not None and ctx.command.name != ctx.info_name:
-        group = beside.get_command(ctx.parent, ctx.info_name or "")
-        if isinstance(group, click.Group):
-            found.update(group.list_commands(ctx))
+    found.update(_commands_beside(ctx))
     return [CompletionItem(incomplete, type="file"), *_named(sorted(found), incomplete)]
 
 
@@ -117,10 +125,14 @@ def _framework(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def _frameworks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _listed(_framework_names(), incomplete)
+
+
+def _listed(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """The last of the names between commas."""
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    return _named([name for name in _framework_names() if name not in given], last, before + comma)
+    return _named([name for name in names if name not in given], last, before + comma)
 
 
 def _settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -175,16 +187,88 @@ def _variations(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     before, comma, last = values.rpartition(",")
     if not equals or not comma:
         return _settings(ctx, param, incomplete)
-    found = _settings(ctx, param, f"{key}={last}")
-    return [CompletionItem(f"{key}={before},{item.value.partition('=')[2]}") for item in found]
+    values_left = [item.value.partition("=")[2] for item in _settings(ctx, param, f"{key}={last}")]
+    return [CompletionItem(f"{key}={before},{value}") for value in values_left if value not in before.split(",")]
 
 
 def _devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _named(("cpu", "cuda", "cuda:0"), incomplete)
 
 
-def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _named(KINDS, incomplete)
+def _names(given: Iterable[str] | Callable[[], Iterable[str]], *, several: bool = False) -> Complete:
+    """Names of a list, or those that a function imports when they are needed; several between commas."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = given() if callable(given) else given
+        return _listed(names, incomplete) if several else _named(names, incomplete)
+
+    return complete
+
+
+def _starts() -> Iterable[str]:
+    from deep5.cli.starts import kinds_of_starts
+
+    return kinds_of_starts()
+
+
+def _problem_sets() -> Iterable[str]:
+    from deep5.operators.problems import PROBLEM_SETS
+
+    return PROBLEM_SETS
+
+
+def _algorithms() -> Iterable[str]:
+    from deep5.bench.collective.plan import LIBRARY
+    from deep5.distributed.collectives.algorithms import ALGORITHMS
+
+    return [*ALGORITHMS, LIBRARY]
+
+
+def _columns() -> Iterable[str]:
+    from deep5.results.choosing import columns_of
+
+    return columns_of([])
+
+
+def _operators(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Registered operators and ONNX's, and files."""
+    import onnx
+
+    standard = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    found = _named(sorted({*registered("operators"), *standard}), incomplete)
+    return [CompletionItem(incomplete, type="file"), *found]
+
+
+def _component_settings(kind: str, name: str) -> Complete:
+    """Arguments of the component that another parameter names, as KEY=."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from deep5.recipe.meant import arguments
+
+        # An option that still lacks its value leaves all words unread.
+        names = [ctx.params.get(name), *ctx.args]
+        known = next((each for each in names if isinstance(each, str) and each in registered(kind)), None)
+        taken = [] if known is None or "=" in incomplete else arguments("", kind, known) or []
+        return _named([f"{argument}=" for argument in taken], incomplete)
+
+    return complete
+
+
+def _candidates(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names in the STUDY of a registered recipe."""
+    from deep5.compare.studied import load_study
+
+    recipe = _recipe(ctx)
+    return [] if recipe is None else _listed(load_study(recipe.name)[1], incomplete)
+
+
+def _roots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Folders; before the default command, also the names of the others."""
+    return [CompletionItem(incomplete, type="dir"), *_named(_commands_beside(ctx), incomplete)]
+
+
+def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _components(kind: str) -> Complete:
@@ -220,16 +304,40 @@ _BY_NAME: dict[str, Complete] = {
     "folder": _results,
     "folders": _results,
     "result": _results,
-    "operator": _components("operators"),
+    "like": _results,
+    "init": _files,
+    "archive": _files,
+    "operator": _operators,
     "optimizer": _components("optimizers"),
     "network": _components("networks"),
+    "dataset": _components("datasets"),
+    "dtypes": _names(_TYPES),
+    "problems": _names(_problem_sets),
 }
 
 # By command and parameter.
 _SPECIAL: dict[tuple[str, str], Complete] = {
     **{(name, "settings"): _settings for name in ("run", "recipe", "compare")},
     **{(name, "vary"): _variations for name in ("compare", "study")},
-    ("list", "kind"): _kinds,
-    ("operator", "name"): _components("operators"),
+    ("list", "kind"): _names(KINDS),
+    ("list", "root"): _roots,
+    ("list", "sort"): _names(_columns),
+    ("list", "where"): _names(lambda: [f"{name}=" for name in _columns()]),
+    ("list", "columns"): _names(_columns, several=True),
+    ("new", "kind"): _names(_starts),
+    ("study", "only"): _candidates,
+    ("study", "target"): _names(("accuracy=", "loss=")),
+    ("operator", "name"): _operators,
+    ("operator", "against"): _framework,
+    ("operator", "uses"): _names(("training", "inference_server", "inference_device")),
+    ("optimizer", "settings"): _component_settings("optimizers", "optimizer"),
+    ("network", "settings"): _component_settings("networks", "network"),
+    ("dataset", "settings"): _component_settings("datasets", "dataset"),
+    ("evaluate", "data"): _components("datasets"),
+    ("evaluate", "settings"): _component_settings("datasets", "data"),
+    ("collective", "algorithms"): _names(_algorithms, several=True),
+    ("collective", "launcher"): _names(("mpiexec", "threads", "torchrun")),
+    ("collective", "dtype"): _names(("float16", "float32", "float64", "int32", "int64")),
+    ("collective", "op"): _names(("sum", "max", "min", "prod")),
     ("predict", "size"): lambda ctx, param, incomplete: [],
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deep5.core.errors import Errors, MissingDependency, UsageError
+from deep5.core.progress import tracked
 from deep5.core.terminal import plain
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def profile_command(errors: Errors) -> click.Command:
 
             if out is not None and kind_of(out) not in (None, PROFILE_KIND):
                 raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder without other results")
-            record = profile_studies([load_study_folder(folder) for folder in folders], by, limit)
+            record = profile_studies(
+                list(map(load_study_folder, tracked(folders, "reading studies", len(folders)))), by, limit
+            )
             missing = None if out is None else _write(record, Path(out), log=log)
             if as_json:
                 show(json.dumps(record.document(), indent=2, allow_nan=False))

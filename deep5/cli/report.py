@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from deep5.core.errors import Errors, OutputError, UsageError
+from deep5.core.progress import Ongoing
 from deep5.core.terminal import plain
 
 __all__ = ["report_command"]
@@ -64,14 +65,17 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
     path = Path(out or (_PAGE if kind == "html" else _FIGURES))
     if kind == "html" and path.suffix.lower() not in _PAGES:
         raise UsageError(f"--out {str(path)!r}; allowed: a file that ends in {' or '.join(_PAGES)}; remedy: -o {_PAGE}")
-    found = collect(folders)
+    with Ongoing("reading the results"):
+        found = collect(folders)
     lost = [f"{row.path}: {row.reason}" for row in found.unreadable]
     if not len(found):
         raise UsageError(f"nothing to report on: {'; '.join(lost)}")
     if kind == "html":
         from deep5.results.report.page import report_page
 
-        _write(path.parent, {path.name: report_page(found).encode()})
+        with Ongoing("drawing the report"):
+            page = report_page(found).encode()
+        _write(path.parent, {path.name: page})
         show(plain(path))
     else:
         if kind == _TABLES:
@@ -81,7 +85,8 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
         else:
             from deep5.results.report.figures import report_figures
 
-            files, undrawn = report_figures(found, kind)
+            with Ongoing("drawing the figures"):
+                files, undrawn = report_figures(found, kind)
         lost += [f"{row.path}: {row.reason}" for row in undrawn]
         _write(path, files)
         for name in files:

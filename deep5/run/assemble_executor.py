@@ -9,6 +9,7 @@ from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageE
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.plugins import framework, missing_dependency, registered
+from deep5.core.progress import Ongoing
 from deep5.core.tensors import device
 from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
@@ -59,7 +60,9 @@ class ExecutorMaker:
         Raises:
             RecipeError: The recipe's component does not return an executor.
         """
-        executor = self._build(network, seed)
+        # The import of a framework's library, and for some engines the compilation.
+        with Ongoing(f"building the network on {self.name}"):
+            executor = self._build(network, seed)
         if not isinstance(executor, GraphExecutor):
             key = "framework" if self._parts["executor"].value is None else "executor"
             raise self._parts[key].not_a(executor, "a callable that returns a d5.GraphExecutor")
