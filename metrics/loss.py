@@ -60,7 +60,7 @@ class _Losses(Observer):
         return super().state_dict()
 
     def _read(self) -> None:
-        self._losses += [float(to_numpy(loss)) for loss in self._unread]
+        self._losses += [loss if type(loss) is float else float(to_numpy(loss)) for loss in self._unread]
         self._unread.clear()
 
     def samples(self) -> list[Sample]:

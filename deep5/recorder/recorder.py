@@ -5,14 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from deep5.core.errors import Deep5Error, OutputError, UsageError, brief, described
-from deep5.recorder.buffers import NOWHERE
+from deep5.recorder.buffers import NOWHERE, STEP
 from deep5.recorder.goals import recorded_experiment
 from deep5.recorder.spans import Epoch, Evaluation, Region, Step
 from deep5.recorder.state import State
@@ -116,7 +116,7 @@ class Recorder:
             self._experiment, self._out, loop=self._loop, values=self._values, set_up_s=perf_counter() - self._begin_s
         )
         waits = any(observer.synchronous for observer in self._outcome.record.observers)
-        self._state = State(self._outcome.replay, self._outcome.save, waits=waits)
+        self._state = State(self._outcome.replay, self._outcome.save, self._values.wait_for, waits=waits)
         self._step, self._epoch, self._evaluation = Step(self._state), Epoch(self._state), Evaluation(self._state)
         self._regions: dict[str, Region] = {}
         _watch_process()
@@ -239,17 +239,22 @@ class Recorder:
         Raises:
             UsageError: Another value, a value outside its range, or a place where it has no meaning.
         """
-        state = self._recording()._state
-        assert state is not None  # noqa: S101 - for mypy
+        state = self._state
+        if state is None or _open is not self:
+            self._recording()
+            assert state is not None  # noqa: S101 - for mypy
         if others:
             raise UsageError(
                 f"got {', '.join(others)} to log; allowed: loss, accuracy; remedy: write other values to your own log"
             )
         if loss is not None:
-            kept, wait = self._values.loss(loss)
-            state.log_loss(kept)
-            if wait is not None:
-                state.last = wait
+            kept = loss if type(loss) is float else self._values.loss(loss)
+            if state.place == STEP and state.losses[state.slot] is None:
+                state.losses[state.slot] = kept  # most calls
+            else:
+                state.log_loss(kept)
+            if type(kept) is not float:
+                state.last = kept
         if accuracy is not None:
             percent = self._values.number(accuracy, "accuracy")
             if not 0 <= percent <= 100:
@@ -275,7 +280,7 @@ class Recorder:
         """
         state, owner = self._recording()._state, self._values.owner_of(array)
         if owner is not None and state is not None:
-            state.always = partial(owner.wait, array)
+            state.always = array
 
     @property
     def waits(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
-from deep5.core.metric import FirstCalls, Observer
+from deep5.core.metric import Observer
 from deep5.core.tensors import to_numpy
 from deep5.recorder.epoch_times import EpochTimes
 from deep5.recorder.series import Series
@@ -20,6 +23,8 @@ __all__ = ["PLACES", "Replay"]
 
 PLACES = ("time[{}]", "time[between steps: {}]", "time[evaluation: {}]")
 """Labels of the samples of a region: in steps, between steps, in evaluations."""
+
+_NO_OUTPUTS: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +69,15 @@ class Replay:
         self._listeners: tuple[Event, ...] = (log, *observers, watch)
         # Only these read outputs; not every step has a loss.
         watching = [event for event in self._listeners if type(event).after_step is not Event.after_step]
-        self._of_losses = tuple(event for event in watching if _reads_losses(event))
+        self._watch = watch
+        self._of_losses = tuple(event for event in watching if _reads_losses(event) and event is not watch)
         self._of_steps = tuple(event for event in watching if not _reads_losses(event))
         self._series, self._measurement = series, measurement
         self.status = "running"
         self.step = self.batch = self.losses = 0
         self.epoch, self._unread, self._ns = 0, 0, 0
         self._last = 0, 0
-        self._is_first = FirstCalls()
+        self._first_calls: set[int] = set()  # batch sizes seen
         self._means: list[tuple[int, int, Any]] = []
         self.times: EpochTimes | None = None
         self._origin_ns = self.log_ns = 0
@@ -108,55 +114,69 @@ class Replay:
         Args:
             buffers: Has the buffers.
         """
-        shift = (buffers.origin_ns or 0) + buffers.paused_ns
-        means = iter(self._means)
-        mean = next(means, None)
-        for slot in range(buffers.slot):
-            size, begin, end = buffers.sizes[slot], buffers.begins[slot] - shift, buffers.ends[slot] - shift
-            self._unread += size
-            info = StepInfo(self.step, self.epoch, size)
-            self._series.add("batch_size", size, "samples", self.step, self.epoch)
-            self._series.add("time[step]", (end - begin) / 1e9, "s", self.step, self.epoch)
-            self._first_calls(info, end - begin)
-            self.batch += 1
-            for event in self._of_steps:
-                event.after_step(self, info, {}, begin, end)
-            if (loss := buffers.losses[slot]) is not None:
-                buffers.losses[slot] = None
-                self._show_loss(info._replace(batch_size=self._unread), loss, begin, end)
-            self.step += 1
-            self._last = begin, end
-            while mean is not None and mean[0] == self.step - 1:
-                step, epoch, value = mean
-                self._show_loss(StepInfo(step, epoch, self._unread), value, begin, end)
-                mean = next(means, None)
-        self._means.clear()
-        self._drain_regions(buffers)
+        count, first = buffers.slot, self.step
+        numbers = np.arange(first, first + count + 1)
+        begins, ends, sizes = (np.frombuffer(own, np.int64, count) for own in (buffers.begins, buffers.ends, buffers.sizes))
+        if count:
+            self._series.extend("batch_size", sizes, "samples", numbers[:-1], self.epoch)
+            self._series.extend("time[step]", (ends - begins) / 1e9, "s", numbers[:-1], self.epoch)
+            self._replay(buffers, count)
+        self._drain_regions(buffers, numbers)
         buffers.slot = 0
 
+    def _replay(self, buffers: Buffers, count: int) -> None:
+        """Show the steps one by one; an hour of a loop has millions."""
+        shift = (buffers.origin_ns or 0) + buffers.paused_ns
+        losses, buffers.losses[:count] = buffers.losses[:count], [None] * count
+        watching = [event.after_step for event in self._of_steps]
+        means = iter(self._means)
+        mean = next(means, None)
+        for begin, end, size, loss in zip(buffers.begins, buffers.ends, buffers.sizes, losses, strict=False):
+            begin_ns, end_ns = begin - shift, end - shift
+            self._unread += size
+            info = StepInfo(self.step, self.epoch, size)
+            if size not in self._first_calls:
+                self._first_call(size, end_ns - begin_ns)
+            self.batch += 1
+            for after_step in watching:
+                after_step(self, info, _NO_OUTPUTS, begin_ns, end_ns)
+            if loss is not None:
+                self._show_loss(info, loss, begin_ns, end_ns)
+            self.step += 1
+            while mean is not None and mean[0] == self.step - 1:
+                step, epoch, value = mean
+                self._show_loss(StepInfo(step, epoch, self._unread), value, begin_ns, end_ns)
+                mean = next(means, None)
+        self._last = begin_ns, end_ns
+        self._means.clear()
+
     def _show_loss(self, info: StepInfo, loss: Any, begin: int, end: int) -> None:
+        if info.batch_size != self._unread:
+            info = info._replace(batch_size=self._unread)
         self._unread = 0
         self.losses += 1
+        outputs = {"loss": loss}
         for event in self._of_losses:
-            event.after_step(self, info, {"loss": loss}, begin, end)
+            event.after_step(self, info, outputs, begin, end)
+        if type(loss) is not float or not isfinite(loss):
+            self._watch.after_step(self, info, outputs, begin, end)
 
-    def _first_calls(self, info: StepInfo, ns: int) -> None:
-        if not self._is_first(info):
-            return
+    def _first_call(self, size: int, ns: int) -> None:
+        self._first_calls.add(size)
         if self._measurement["first_call_s"] is None:
             self._measurement |= {"first_call_s": ns / 1e9, "warm_up_s": 0.0, "warmups": 0}
         else:
             self._measurement["warm_up_s"] += ns / 1e9
             self._measurement["warmups"] += 1
 
-    def _drain_regions(self, buffers: Buffers) -> None:
-        first = self.step - buffers.slot
+    def _drain_regions(self, buffers: Buffers, numbers: Any) -> None:
+        """Regions between steps may follow the last buffered step."""
         for region in buffers.regions.values():
             for label, own in zip(PLACES, region.ns, strict=True):
-                for slot in range(buffers.slot + 1):
-                    if own[slot]:
-                        self._series.add(label.format(region.name), own[slot] / 1e9, "s", first + slot, self.epoch)
-                        own[slot] = 0
+                times = np.frombuffer(own, np.int64, len(numbers))
+                if len(slots := times.nonzero()[0]):
+                    self._series.extend(label.format(region.name), times[slots] / 1e9, "s", numbers[slots], self.epoch)
+                    times[slots] = 0
 
     def log_mean(self, value: Any, buffers: Buffers) -> None:
         """Add a mean loss of the steps since the last loss.

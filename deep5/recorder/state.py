@@ -38,17 +38,18 @@ class State(Buffers):
     Args:
         replay: Receives the buffered steps.
         save: Saves the samples if that is due, and returns when it is due again, in nanoseconds.
+        wait: Waits until the device has computed an array.
         waits: Whether every step waits for the last array that was given.
     """
 
-    def __init__(self, replay: Replay, save: Callable[[], int], *, waits: bool) -> None:
-        self._replay, self._save, self.waits = replay, save, waits
+    def __init__(self, replay: Replay, save: Callable[[], int], wait: Callable[[Any], None], *, waits: bool) -> None:
+        self._replay, self._save, self._wait, self.waits = replay, save, wait, waits
         super().__init__()
         self.place, self.due_ns = NOWHERE, _NO_NS
         self.step: object = None
         self.region: Part | None = None
-        self.last: Callable[[], None] | None = None
-        self.always: Callable[[], None] | None = None
+        self.last: Any = None
+        self.always: Any = None
         self._pid, self._ended, self._back, self._span_ns = os.getpid(), False, NOWHERE, 0
 
     # Time -----------------------------------------------------------------------------------------------------------
@@ -60,10 +61,10 @@ class State(Buffers):
     def wait_for_last(self) -> None:
         """Wait until the device has computed the last array that was given."""
         if self.last is not None:
-            self.last()
+            self._wait(self.last)
             self.last = None
         elif self.always is not None:
-            self.always()
+            self._wait(self.always)
 
     def flush(self) -> None:
         """Evaluate the buffered steps, and save them if that is due; the run's clock stands still."""

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, UsageError, brief
@@ -46,29 +45,33 @@ class Values:
     def owner_of(self, value: Any) -> Framework | None:
         """The framework of an array; None for numbers and NumPy arrays."""
         kind = type(value)
-        if kind not in self._owners:
-            owners = (own for own in loaded_frameworks() if own.owns_array(value))
-            self._owners[kind] = next(owners, None)
-        owner = self._owners[kind]
+        if kind in self._owners:
+            return self._owners[kind]
+        owners = (own for own in loaded_frameworks() if own.owns_array(value))
+        owner = self._owners[kind] = next(owners, None)
         if owner is not None and self.owner is None:
             self.owner, self.example = owner, value
         return owner
 
-    def loss(self, value: Any) -> tuple[Any, partial[None] | None]:
-        """A loss to keep, and what waits for it; it is read now only if that waits for no device.
+    def loss(self, value: Any) -> Any:
+        """A loss to keep: a float, if reading it waits for no device, or an array that nothing changes.
 
         Raises:
             UsageError: It is not a number, or an array with one element.
         """
-        if type(value) is float:
-            return value, None
         owner = self.owner_of(value)
         if owner is None:
-            return self.number(value, "loss"), None
-        if math.prod(getattr(value, "shape", ())) != 1:
-            raise UsageError(f"got the loss {brief(value)} of shape {tuple(value.shape)}; allowed: one number")
-        kept = owner.kept(value)
-        return kept, None if type(kept) is float else partial(owner.wait, kept)
+            return self.number(value, "loss")
+        shape = value.shape
+        if shape and math.prod(shape) != 1:
+            raise UsageError(f"got the loss {brief(value)} of shape {tuple(shape)}; allowed: one number")
+        return owner.kept(value)
+
+    def wait_for(self, array: Any) -> None:
+        """Wait until the device has computed one array."""
+        owner = self.owner_of(array)
+        if owner is not None:
+            owner.wait(array)
 
     def number(self, value: Any, name: str) -> float:
         """A number, read now.
@@ -95,9 +98,7 @@ class Values:
             given: Arrays, or dicts, lists and tuples of arrays; anything else needs no wait.
         """
         for value in _leaves(given):
-            owner = self.owner_of(value)
-            if owner is not None:
-                owner.wait(value)
+            self.wait_for(value)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -165,13 +165,17 @@ class ResultFolder:
                     file.truncate(length_bytes)
             self._tail_is_whole = False
 
-    def write_samples(self, rows: Iterable[SampleRow]) -> None:
+    def write_samples(self, rows: Iterable[SampleRow], lines: Iterable[str] = ()) -> None:
         """Replace samples.csv with these rows: all samples so far, of all metrics.
+
+        Args:
+            rows: The rows.
+            lines: Lines of the file before them.
 
         Raises:
             OutputError: The file cannot be written; it is unchanged.
         """
-        self._write(SAMPLES, samples_text(rows))
+        self._write(SAMPLES, samples_text(rows, lines))
 
     def write_file(self, name: str, data: bytes | str) -> None:
         """Write another file into the folder, such as the recipe or the environment.

@@ -12,7 +12,7 @@ from deep5.core.errors import UsageError
 from deep5.core.metric import Sample
 from deep5.results.reading import read_rows
 
-__all__ = ["SAMPLES", "SampleRow", "read_samples", "sample_rows", "samples_text", "stream_samples"]
+__all__ = ["SAMPLES", "SampleRow", "quoted", "read_samples", "sample_rows", "samples_text", "stream_samples"]
 
 SAMPLES = "samples.csv"
 
@@ -50,28 +50,37 @@ def sample_rows(metric: str, unit: str, samples: Iterable[Sample]) -> list[Sampl
     SampleRow(metric='loss', index=0, value=0.5, unit='nat', step=3, epoch=None, time_s=None)
     """
     return [
-        SampleRow(metric=metric, index=index, unit=unit, **sample._asdict()) for index, sample in enumerate(samples)
+        SampleRow(metric=metric, index=index, value=value, unit=unit, step=step, epoch=epoch, time_s=time_s)
+        for index, (value, step, epoch, time_s) in enumerate(samples)
     ]
 
 
-def samples_text(rows: Iterable[SampleRow]) -> str:
-    """The rows as CSV with a header line; None is an empty cell, a number has its shortest exact form (`repr`)."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+def samples_text(rows: Iterable[SampleRow], lines: Iterable[str] = ()) -> str:
+    """The rows as CSV with a header line; None is an empty cell, a number has its shortest exact form (`repr`).
+
+    Args:
+        rows: The rows.
+        lines: Lines before them, in the same form, of a recording with many millions.
+    """
+    out = [quoted(*_COLUMNS), *lines]
+    metric, unit, names = None, None, ("", "")
     for row in rows:
+        if row.metric != metric or row.unit != unit:
+            metric, unit = row.metric, row.unit
+            names = quoted(metric), quoted(unit)
         # float() first: the `repr` of a NumPy scalar includes its type.
-        writer.writerow(
-            (
-                row.metric,
-                int(row.index),
-                repr(float(row.value)),
-                row.unit,
-                "" if row.step is None else int(row.step),
-                "" if row.epoch is None else int(row.epoch),
-                "" if row.time_s is None else repr(float(row.time_s)),
-            )
-        )
+        step = "" if row.step is None else int(row.step)
+        epoch = "" if row.epoch is None else int(row.epoch)
+        time = "" if row.time_s is None else repr(float(row.time_s))
+        out.append(f"{names[0]},{int(row.index)},{float(row.value)!r},{names[1]},{step},{epoch},{time}")
+    out.append("")
+    return "\n".join(out)
+
+
+def quoted(*cells: str) -> str:
+    """Cells as they are in a line of samples.csv; only names can need quotation marks."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(cells)
     return out.getvalue()
 
 

@@ -76,7 +76,7 @@ class RunRecord:
         if "threads" in known and "pools" not in known["threads"]:
             known["threads"] = {**known["threads"], "pools": thread_pools()}
         self.extra_rows: list[SampleRow] = []
-        self.series: Iterable[SampleRow] = ()
+        self.series: Iterable[str] = ()
         self.checkpointer: Any = None
         self.others_share: float | None = None
         self._session, self._cpu, self._set_up_s = Session(), process_time(), set_up_s
@@ -227,11 +227,11 @@ class RunRecord:
         from deep5.results.samples_file import sample_rows
         from deep5.results.schema import metric_labels
 
-        rows = [*self.extra_rows, *self.series]
+        rows = list(self.extra_rows)
         labels = metric_labels(self.document["metrics"])
         for label, (metric, _), observer in zip(labels, self.experiment.metrics, self.observers, strict=True):
             rows += sample_rows(label, metric.unit, observer.samples())
-        self.folder.write_samples(rows)
+        self.folder.write_samples(rows, self.series)
 
     def _write_files(self) -> None:
         written = set(_OWN)

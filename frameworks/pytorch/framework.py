@@ -104,7 +104,7 @@ class PyTorch(Framework):
 
     @override
     def kept(self, value: Any) -> Any:
-        return float(value.item()) if value.device.type == "cpu" else value.detach().clone()
+        return float(value.item()) if value.is_cpu else value.detach().clone()
 
     @override
     def wait(self, value: Any) -> None:
