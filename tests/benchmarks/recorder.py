@@ -1,7 +1,8 @@
 """A hand-written PyTorch loop, with the recorder and without it, and one region.
 
-`python tests/benchmarks/recorder.py` runs both loops in turn in one process and prints their ratio, for a LeNet step and
-for an `nn.Linear` step that is as short as steps get; `make bench ONLY=recorder` compares each with that of another commit.
+`python tests/benchmarks/recorder.py` runs both loops in turn in one process and prints their ratio, for a LeNet step
+and for an `nn.Linear` step that is as short as steps get; `make bench ONLY=recorder` compares each with that of another
+commit.
 """
 
 from __future__ import annotations
