@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -91,16 +92,30 @@ def converted(name: str, traced: Any, specs: Sequence[Any]) -> Any:
     Raises:
         Exception: Any that jax2onnx raises.
     """
-    import jax2onnx
+    with _restored(jnp, jax.nn, jax.lax):
+        import jax2onnx
 
-    return jax2onnx.to_onnx(
-        lambda *given: _evaluated(traced.jaxpr, traced.consts, given),
-        list(specs),
-        model_name=name,
-        opset=_OPSET,
-        enable_double_precision=any(spec.dtype == jnp.float64 for spec in specs),
-        return_mode="proto",
-    )
+        return jax2onnx.to_onnx(
+            lambda *given: _evaluated(traced.jaxpr, traced.consts, given),
+            list(specs),
+            model_name=name,
+            opset=_OPSET,
+            enable_double_precision=any(spec.dtype == jnp.float64 for spec in specs),
+            return_mode="proto",
+        )
+
+
+@contextmanager
+def _restored(*modules: Any) -> Iterator[None]:
+    """After the context, the modules have what they had: jax2onnx 0.17 does not restore `jnp.cumsum`."""
+    before = [dict(vars(module)) for module in modules]
+    try:
+        yield
+    finally:
+        for module, held in zip(modules, before, strict=True):
+            for name, value in held.items():
+                if vars(module).get(name) is not value:
+                    setattr(module, name, value)
 
 
 def as_called(proto: Any, inputs: Mapping[str, TensorSpec]) -> Any:
@@ -141,6 +156,7 @@ def _evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any]) -> li
         known, key = known_operator(equation, made), _CALLS.get(equation.primitive.name)
         if known is not None:
             found = [known(read)]
+            _check_type(equation, found[0])
         elif key is not None:
             inner = equation.params[key]
             own = getattr(inner, "consts", ())
@@ -149,6 +165,12 @@ def _evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any]) -> li
             found = _called(jaxpr, equation, read)
         values |= dict(zip(equation.outvars, found, strict=True))
     return list(map(read, jaxpr.outvars))
+
+
+def _check_type(equation: Any, found: Any) -> None:
+    expected = equation.outvars[0].aval
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        raise TypeError(f"{equation.primitive.name} became {found.dtype}{found.shape}; expected {expected}")
 
 
 def _called(jaxpr: Any, equation: Any, read: Callable[[Any], Any]) -> Any:
@@ -161,4 +183,9 @@ def _called(jaxpr: Any, equation: Any, read: Callable[[Any], Any]) -> Any:
         eqns=[equation],
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(only, ()))(*map(read, given))
+    values = list(map(read, given))
+    known = not any(isinstance(value, jax.core.Tracer) for value in values)
+    scalar = all(variable.aval.shape == () for variable in equation.outvars)
+    # The converter looks for numbers where functions take them.
+    with jax.ensure_compile_time_eval() if known and scalar else nullcontext():
+        return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(only, ()))(*values)

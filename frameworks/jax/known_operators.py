@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +23,9 @@ __all__ = ["known_operator"]
 Read = Callable[[Any], Any]
 # The equation that computes a variable.
 Made = Mapping[Any, Any]
+
+# A batch, one axis of space, and channels.
+_LEAST_RANK = 3
 
 
 def known_operator(equation: Any, made: Made) -> Callable[[Read], Any] | None:
@@ -41,7 +46,7 @@ def _maker(atom: Any, made: Made, kind: str) -> Any:
 
 
 def _rectifier(equation: Any, made: Made) -> Callable[[Read], Any] | None:
-    """max(x, 0) and min(max(x, 0), 6) with a derivative of 0 at the bounds, where that of `max` and `min` is 1/2."""
+    """max(x, 0) and min(max(x, 0), 6) with a derivative of 0 at 0, where that of `max` is 1/2."""
     body = equation.params["call_jaxpr"].jaxpr
     while len(body.eqns) == 1 and body.eqns[0].primitive.name == "jit":
         body = body.eqns[0].params["jaxpr"].jaxpr
@@ -52,13 +57,13 @@ def _rectifier(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     if steps == [("max", 0.0)]:
         return lambda read: jax.nn.relu(read(given))
     if steps == [("max", 0.0), ("min", 6.0)]:
-        return lambda read: jax.nn.relu6(read(given))
+        return lambda read: lax.min(jax.nn.relu(read(given)), jnp.asarray(6.0, given.aval.dtype))
     return None
 
 
 def _quotient(equation: Any, made: Made) -> Callable[[Read], Any] | None:
-    """Softmax, which is a quotient; or the mean of windows."""
-    return _softmax(equation, made) or _mean_of_windows(equation, made)
+    """Softmax, the mean of windows, or another quotient."""
+    return _softmax(equation, made) or _mean_of_windows(equation, made) or _arithmetic(equation, made)
 
 
 def _softmax(equation: Any, made: Made) -> Callable[[Read], Any] | None:
@@ -81,17 +86,6 @@ def _softmax(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     return lambda read: jax.nn.softmax(read(source), axis=axis)
 
 
-def _windows(equation: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]] | None:
-    """Sizes, strides and padding of windows over the axes between the first and the last."""
-    sizes, strides = equation.params["window_dimensions"], equation.params["window_strides"]
-    padding = equation.params["padding"]
-    dilated = any(each != 1 for key in ("base_dilation", "window_dilation") for each in equation.params[key])
-    ends = {(sizes[at], strides[at], tuple(padding[at])) for at in (0, -1)}
-    if len(sizes) < 3 or dilated or ends != {(1, 1, (0, 0))}:
-        return None
-    return sizes[1:-1], strides[1:-1], padding
-
-
 def _padded(value: Any, fill: float, padding: Any) -> Any:
     return jnp.pad(value, padding, constant_values=fill) if any(map(any, padding)) else value
 
@@ -99,48 +93,71 @@ def _padded(value: Any, fill: float, padding: Any) -> Any:
 def _padding(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     given, fill = equation.invars
     config = equation.params["padding_config"]
-    if not isinstance(fill, jax.extend.core.Literal) or any(
-        low < 0 or high < 0 or inner for low, high, inner in config
-    ):
+    if any(low < 0 or high < 0 or inner for low, high, inner in config):
         return None
-    return lambda read: _padded(read(given), fill.val, [(low, high) for low, high, _ in config])
+
+    def padded(read: Read) -> Any:
+        number = read(fill)
+        if isinstance(number, jax.core.Tracer):  # jnp.pad takes a number
+            return lax.pad(read(given), number, config)
+        return _padded(read(given), np.asarray(number).item(), [(low, high) for low, high, _ in config])
+
+    return padded
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows over all axes but the first, and the last or the second, which has the channels."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    last: bool
+
+    def pooled(self, value: Any, function: str, fill: float) -> Any:
+        """The value of `flax.linen`'s function of this name, whose channels are last."""
+        from flax import linen
+
+        value = _padded(value, fill, self.padding)
+        if self.last:
+            return getattr(linen, function)(value, window_shape=self.sizes, strides=self.strides, padding="VALID")
+        channels, rank = replace(self, padding=(), last=True), value.ndim
+        pooled = channels.pooled(lax.transpose(value, (0, *range(2, rank), 1)), function, fill)
+        return lax.transpose(pooled, (0, rank - 1, *range(1, rank - 1)))
+
+
+def _windows(equation: Any) -> _Windows | None:
+    """The windows of an equation, if a pool of ONNX has such ones."""
+    sizes, strides = equation.params["window_dimensions"], equation.params["window_strides"]
+    padding = tuple(map(tuple, equation.params["padding"]))
+    dilated = any(each != 1 for key in ("base_dilation", "window_dilation") for each in equation.params[key])
+    each = [one == (1, 1, (0, 0)) for one in zip(sizes, strides, padding, strict=True)]
+    floats = jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating)
+    if len(sizes) < _LEAST_RANK or dilated or not floats or not each[0] or not (each[-1] or each[1]):
+        return None
+    places = slice(1, -1) if each[-1] else slice(2, None)
+    return _Windows(tuple(sizes[places]), tuple(strides[places]), padding, each[-1])
 
 
 def _largest_of_windows(equation: Any, made: Made) -> Callable[[Read], Any] | None:
-    found, (given,) = _windows(equation), equation.invars
-    if found is None or not jnp.issubdtype(given.aval.dtype, jnp.floating):
-        return None
-    sizes, strides, padding = found
-
-    def of(read: Read) -> Any:
-        from flax import linen
-
-        padded = _padded(read(given), -np.inf, padding)
-        return linen.max_pool(padded, window_shape=sizes, strides=strides, padding="VALID")
-
-    return of
+    found = _windows(equation)
+    return found and (lambda read: found.pooled(read(equation.invars[0]), "max_pool", -np.inf))
 
 
 def _mean_of_windows(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     top, below = equation.invars
     total = _maker(top, made, "reduce_window_sum")
-    found = total and _windows(total)
-    if not found or not isinstance(below, jax.extend.core.Literal) or below.val != math.prod(found[0]):
+    found = _windows(total) if total else None
+    if found is None or not isinstance(below, jax.extend.core.Literal) or below.val != math.prod(found.sizes):
         return None
-    return lambda read: _mean(read(total.invars[0]), *found)
+    return lambda read: found.pooled(read(total.invars[0]), "avg_pool", 0.0)
 
 
 def _sum_of_windows(equation: Any, made: Made) -> Callable[[Read], Any] | None:
-    found, (given,) = _windows(equation), equation.invars
-    if found is None or not jnp.issubdtype(given.aval.dtype, jnp.floating):
+    found = _windows(equation)
+    if found is None:
         return None
-    return lambda read: _mean(read(given), *found) * math.prod(found[0])
-
-
-def _mean(value: Any, sizes: Any, strides: Any, padding: Any) -> Any:
-    from flax import linen
-
-    return linen.avg_pool(_padded(value, 0.0, padding), window_shape=sizes, strides=strides, padding="VALID")
+    return lambda read: found.pooled(read(equation.invars[0]), "avg_pool", 0.0) * math.prod(found.sizes)
 
 
 def _product(equation: Any, made: Made) -> Callable[[Read], Any] | None:
@@ -172,7 +189,40 @@ def _lookup(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     return lambda read: jnp.take(read(source), lax.squeeze(read(indices), (outer,)), axis=axis)
 
 
+def _arithmetic(equation: Any, made: Made) -> Callable[[Read], Any] | None:
+    """Arithmetic with a smaller array, which ONNX spreads over the larger one by itself."""
+    for place, (atom, other) in enumerate(zip(equation.invars, equation.invars[::-1], strict=True)):
+        spread = _maker(atom, made, "broadcast_in_dim")
+        if spread is None or len(spread.invars) != 1 or other.aval.shape != equation.outvars[0].aval.shape:
+            continue
+        source = spread.invars[0]
+        sizes = [1] * atom.aval.ndim
+        for extent, axis in zip(source.aval.shape, spread.params["broadcast_dimensions"], strict=True):
+            sizes[axis] = extent
+        if all(isinstance(extent, int) for extent in sizes):
+            return partial(_spread, equation, place, source, sizes)
+    return None
+
+
+def _spread(equation: Any, place: int, source: Any, sizes: list[int], read: Read) -> Any:
+    given = list(map(read, equation.invars))
+    given[place] = lax.reshape(read(source), sizes)
+    return getattr(lax, equation.primitive.name)(*given)
+
+
+def _inserted(equation: Any, made: Made) -> Callable[[Read], Any] | None:
+    """Axes of one element, which need no copy."""
+    source, places = equation.invars[0], equation.params["broadcast_dimensions"]
+    sizes = equation.params["shape"]
+    rest = [extent for axis, extent in enumerate(sizes) if axis not in places]
+    if len(equation.invars) != 1 or not source.aval.ndim or tuple(sizes[axis] for axis in places) != source.aval.shape:
+        return None
+    return (lambda read: lax.reshape(read(source), sizes)) if all(extent == 1 for extent in rest) else None
+
+
 _TABLE: Mapping[str, Callable[[Any, Made], Callable[[Read], Any] | None]] = {
+    **dict.fromkeys(("add", "max", "min", "mul", "sub"), _arithmetic),
+    "broadcast_in_dim": _inserted,
     "custom_jvp_call": _rectifier,
     "div": _quotient,
     "dot_general": _product,

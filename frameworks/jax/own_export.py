@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -89,13 +89,8 @@ def exported(network: OwnNetwork) -> Exported:
     stored = {value.name for value in proto.graph.initializer}
     unused = [name for name in network.parameters if name not in stored]
     changes += [f"the parameter {name} is not used, and is omitted" for name in unused]
-    floats = str(next(iter(network.parameters.values())).dtype)
-    fed = {
-        name: TensorSpec(shape=spec.shape, dtype=floats) if spec.dtype.startswith("float") else spec
-        for name, spec in network.given.items()
-    }
     return Exported(
-        proto=as_called(proto, fed),
+        proto=as_called(proto, network.given),
         trained=tuple(name for name in network.parameters if name in stored),
         frozen=(),
         changes=tuple(changes),
@@ -104,13 +99,21 @@ def exported(network: OwnNetwork) -> Exported:
 
 
 def check_float64(network: OwnNetwork) -> None:
-    """Check that a network with parameters of float64 computes in float64.
+    """Check that a network computes in float64 if its parameters and inputs have this type.
 
     Raises:
         Unsupported: It converts arrays to a shorter type.
     """
     with jax.enable_x64(True):
-        traced = jax.make_jaxpr(_function(network, training=True))(*_specs(network))
+        doubled = replace(
+            network,
+            parameters={name: jnp.asarray(value, "float64") for name, value in network.parameters.items()},
+            inputs={
+                name: TensorSpec(shape=spec.shape, dtype="float64") if spec.dtype.startswith("float") else spec
+                for name, spec in network.inputs.items()
+            },
+        )
+        traced = jax.make_jaxpr(_function(doubled, training=True))(*_specs(doubled))
     for equation, _ in reachable(traced.jaxpr):
         after = equation.outvars[0].aval
         if (
@@ -135,12 +138,11 @@ def _specs(network: OwnNetwork) -> list[Any]:
     """Specifications of all arguments for JAX: the inputs, with symbolic dimensions; the parameters and buffers."""
     symbols = {extent: None for spec in network.inputs.values() for extent in spec.shape if isinstance(extent, str)}
     dims = dict(zip(symbols, jax.export.symbolic_shape(",".join(symbols)), strict=True)) if symbols else {}
-    floats = next(iter(network.parameters.values())).dtype
     return [
         *(
             jax.ShapeDtypeStruct(
-                [dims.get(extent, extent) for extent in spec.shape],
-                floats if spec.dtype.startswith("float") else jax.dtypes.canonicalize_dtype(spec.dtype),
+                [dims[extent] if isinstance(extent, str) else extent for extent in spec.shape],
+                jax.dtypes.canonicalize_dtype(spec.dtype),
             )
             for spec in network.given.values()
         ),
@@ -205,13 +207,18 @@ def _changes(jaxpr: Any) -> list[str]:
     """What the export changes about gradients.
 
     Raises:
-        Unsupported: A gradient stops, which no operator of ONNX does.
+        Unsupported: A gradient stops, which no operator of ONNX does; or random numbers are drawn.
     """
-    found = {}
+    found: dict[str, None] = {}
     for equation, made in reachable(jaxpr):
         if equation.primitive.name == "custom_vjp_call":
             name = equation.params["call_jaxpr"].jaxpr.debug_info.func_name
             found[f"the derivative that {name} defines (jax.custom_vjp) is that of ONNX's operators"] = None
+        if equation.primitive.name.startswith(("random_", "threefry")):
+            raise Unsupported(
+                f"the network draws random numbers{place_of(equation)}, and deep5 draws others on other frameworks; "
+                "remedy: run it as it is on jax"
+            )
         if equation.primitive.name == "stop_gradient" and not _is_maximum(equation, made):
             raise Unsupported(
                 f"the network stops a gradient{place_of(equation)} (jax.lax.stop_gradient), and ONNX has no operator "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -129,8 +128,7 @@ class JAXModel(OwnModel):
         double = any(spec.dtype == "float64" for spec in graph.parameter_specs.values())
         with jax.enable_x64(double or bool(jax.config.jax_enable_x64)):
             if double:
-                values = {name: jnp.asarray(value, "float64") for name, value in own.parameters.items()}
-                check_float64(replace(own, parameters=values))
+                check_float64(own)
 
             def apply(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
                 values = [parameters.get(name, value) for name, value in own.parameters.items()]
