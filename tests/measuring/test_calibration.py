@@ -107,7 +107,7 @@ def test_the_load_while_calibrating_is_measured_and_kept(
     assert made.others_share > 0.2
     assert answer.out.splitlines()[3:] == said_of(made, before)
     assert len(said_of(made, before)) == 3
-    assert f"replaces the calibration of {before.when}: noise of one process each 0.9 % -> " in answer.out
+    assert f"replaces the calibration of {before.when}: largest difference of two processes 0.6 % -> " in answer.out
 
 
 def test_what_a_process_started_itself_is_its_own() -> None:

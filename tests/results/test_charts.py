@@ -83,7 +83,7 @@ def test_pictures_are_drawn_with_the_marks_that_belong_there(folder: Path) -> No
     assert count(pictures["box.svg"], "box") == 6
     told = {name: pictures[name].decode() for name in ("violin.svg", "box.svg")}
     assert all(f">{tick}<" in told["violin.svg"] for tick in ("1 ms", "10 ms", "100 ms")), "decades are named"
-    assert re.search(r">\d+ms<", told["box.svg"])
+    assert re.search(r">\d+ ms<", told["box.svg"])
     assert "forward: 2 of 2 sizes, those that all candidates ran" in told["violin.svg"]
     assert "backward: N=1" in told["box.svg"]
     assert "quartiles of 20 samples" in told["box.svg"]

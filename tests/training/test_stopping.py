@@ -254,8 +254,9 @@ def test_stop_after(monkeypatch: pytest.MonkeyPatch, seconds: float, step: int, 
     run, keep = trainer(), Keep()
     Clock(run, monkeypatch)
     run.train(4, [keep, d5.StopAfter(seconds)])
+    told = "500 ms" if seconds == 0.5 else f"{seconds:g} s"
     assert (run.step, run.epoch, run.batch, run.status) == (step, epoch, batch, "stopped")
-    assert run.reason == f"{step:.1f} s of training, and the limit is {seconds:g} s"
+    assert run.reason == f"{step} s of training, and the limit is {told}"
     assert keep.heard.count("after_evaluation 0") == epoch
 
 
