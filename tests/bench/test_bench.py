@@ -399,7 +399,10 @@ def test_of_two_measurements_of_peaks_each_librarys_better_one_is_taken() -> Non
 def test_peaks_are_measured_before_and_after_and_what_moved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Roofline(flop_s=5e10, byte_s=1e10, threads=1, dtype="float32", seen={"numpy": (5e10, 1e10)})
     fast = Roofline(flop_s=2e11, byte_s=1e10, threads=1, dtype="float32", seen={"numpy": (2e11, 1e10)})
-    for order, wanted in (((slow, fast), "the measured peak varies from 50 GFLOP/s to 200 GFLOP/s"), ((fast, fast), "")):
+    for order, wanted in (
+        ((slow, fast), "the measured peak varies from 50 GFLOP/s to 200 GFLOP/s"),
+        ((fast, fast), ""),
+    ):
         left = list(order)
         monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names, left=left: left.pop(0))
         times = summarise(measure(plan()))

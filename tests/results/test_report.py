@@ -788,7 +788,7 @@ def test_the_command_tells_what_is_wrong(folder: Path, deep5: Command, tmp_path:
         (["nowhere"], "is not a folder"),
         (["empty"], "holds none of"),
         ([str(folder), "-o", "result.json"], r"allowed: a file that ends in \.html"),
-        ([str(folder), "--format", "gif"], "allowed: html, svg, pdf, png"),
+        ([str(folder), "--format", "gif"], "allowed: html, svg, pdf, png, tex"),
     ):
         answer = deep5("report", *arguments)
         assert answer.status == 2
