@@ -31,20 +31,21 @@ def seconds(value: float | None) -> str:
     return f"{digits(value / factor)} {unit}"
 
 
-def seconds_between(low_s: float | None, high_s: float | None) -> str:
+def seconds_between(low_s: float | None, high_s: float | None, most: int = 3) -> str:
     """Both ends of an interval, in the unit that fits the upper one.
 
     Args:
         low_s: The lower end in seconds; None: there is no interval.
         high_s: The upper end.
+        most: Number of significant digits; all digits before the point are shown.
 
-    >>> seconds_between(4.734e-4, 1.284e-3), seconds_between(2.04e-4, 8.1e-4), seconds_between(None, None)
-    ('0.473-1.28 ms', '204-810 us', '-')
+    >>> seconds_between(4.734e-4, 1.284e-3), seconds_between(4.734e-4, 1.284e-3, 2), seconds_between(None, None)
+    ('0.473-1.28 ms', '0.47-1.3 ms', '-')
     """
     if low_s is None or high_s is None:
         return "-"
     unit, factor = time_unit(high_s)
-    return f"{digits(low_s / factor)}-{digits(high_s / factor)} {unit}"
+    return f"{digits(low_s / factor, most)}-{digits(high_s / factor, most)} {unit}"
 
 
 def time_unit(value_s: float) -> tuple[str, float]:
@@ -119,13 +120,13 @@ def duration(value_s: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def digits(value: float) -> str:
-    """Three significant digits, and all digits before the point.
+def digits(value: float, most: int = 3) -> str:
+    """A number with three significant digits, or another number of them, and with all digits before the point.
 
-    >>> digits(1234.5), digits(0.12345)
-    ('1234', '0.123')
+    >>> digits(1234.5), digits(0.12345), digits(204.3, 2)
+    ('1234', '0.123', '204')
     """
-    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:.0f}" if 10**most - 0.5 <= abs(value) < 1e6 else f"{value:.{most}g}"
 
 
 def _fitting(value: float, units: _Units) -> tuple[str, float]:

@@ -177,10 +177,10 @@ def test_a_study_has_means_and_times_to_the_target() -> None:
 
 def test_operators_have_their_rates() -> None:
     found = tables(HONEST / "level0")["level0-operators.tex"]
-    assert found[0][3:] == ["median (us)", "interval (us)", "GFLOP/s", "GB/s", "of peak"]
+    assert found[0][2:] == ["size", "direction", "median (us)", "interval (us)", "GFLOP/s", "GB/s", "of peak"]
     (row,) = json.loads((HONEST / "level0" / "operators.json").read_text("utf-8"))["rows"]
-    assert float(found[1][3]) == pytest.approx(1e6 * row["median_s"], rel=1e-2)
-    assert float(found[1][5]) == pytest.approx(row["gflop_s"], rel=1e-2)
+    assert float(found[1][4]) == pytest.approx(1e6 * row["median_s"], rel=1e-2)
+    assert float(found[1][6]) == pytest.approx(row["gflop_s"], rel=1e-2)
 
 
 def test_a_candidate_without_times_has_its_status_and_a_note_its_place(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def _cells(row: CollectiveRow) -> list[str]:
     return [
         row.algorithm,
         seconds(row.median_s) + ("" if row.right else " WRONG"),
-        seconds_between(row.low_s, row.high_s),
+        seconds_between(row.low_s, row.high_s, 2),
         rate(1e9 * row.algorithm_gbyte_s),
         rate(1e9 * row.bus_gbyte_s),
         seconds(row.modelled_s),

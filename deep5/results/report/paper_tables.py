@@ -150,11 +150,19 @@ def _ratio(verdict: Mapping[str, Any]) -> TeX:
 def _operators(run: Result) -> _Table:
     found = operator_rows(run)
     unit, time, span = _times(found)
-    columns = [("l", "candidate"), ("l", "problem"), ("l", "direction"), ("r", f"median ({unit})")]
-    columns += [("l", f"interval ({unit})"), ("r", "GFLOP/s"), ("r", "GB/s"), ("r", "of peak")]
+    columns = [("l", "candidate"), ("l", "problem"), ("l", "size"), ("l", "direction")]
+    columns += [
+        ("r", f"median ({unit})"),
+        ("l", f"interval ({unit})"),
+        ("r", "GFLOP/s"),
+        ("r", "GB/s"),
+        ("r", "of peak"),
+    ]
     rows = [
         [
-            *(row[key] for key in ("candidate", "problem", "direction")),
+            *(row[key] for key in ("candidate", "problem")),
+            row.get("title", _ABSENT),
+            row["direction"],
             time(row.get("median_s")),
             span(row.get("low_s"), row.get("high_s")),
             *(_digits(row.get(key), _FEW) for key in ("gflop_s", "gbyte_s")),
