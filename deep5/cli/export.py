@@ -12,6 +12,7 @@ import click
 
 from deep5.core.errors import Errors, MissingDependency, OutputError, UsageError
 from deep5.core.files import is_folder
+from deep5.core.progress import tracked
 from deep5.core.terminal import plain
 from deep5.results.kind import kind_of
 from deep5.results.ranks_file import sample_files
@@ -130,7 +131,7 @@ def _parts(
     found: Sequence[Source], make: _Make, left_out: list[str], missing: Callable[[Source], list[str]] | None
 ) -> Iterator[_Part]:
     """The parts of all results; unsuitable results are noted and left out, and missing parts of a result are noted."""
-    for source in found:
+    for source in tracked(found, "exporting results", len(found)):
         if (size := _samples_bytes(source)) > _SAMPLES_BYTES:
             left_out.append(
                 f"{source.folder} has {size} bytes of samples; allowed: {_SAMPLES_BYTES}; read its {SAMPLES}"
