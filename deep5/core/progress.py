@@ -2,7 +2,7 @@
 
 `Steps` counts and says it to whoever listens; `Reporter` prints it on standard error. Both act between steps, without a
 thread, so that nothing runs in parallel with a timed process. `counting` and `tracked` combine them. Only `Ongoing` has
-a thread: it reports one call of unknown length that has no steps, such as a compilation, and ends before any timing.
+a thread: it reports one call of unknown length that has no steps, such as a first step, and ends before any later timing.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Ongoing:
     """Reports one call that has no steps, such as a compilation, with the seconds so far; a context manager.
 
     A thread writes, which sleeps for five seconds first, then for a second on a terminal and for a minute elsewhere. It
-    must be ended before anything is timed.
+    must be ended before anything is timed but the call itself.
 
     Args:
         what: What is done.
