@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -67,9 +67,11 @@ def reported(error: BaseException) -> tuple[str, int]:
         from deep5.cli.unknown_option import unknown_option
 
         return unknown_option(error), 2
-    if isinstance(error, click.BadParameter) and isinstance(getattr(error.param, "type", None), click.Choice):
-        got = error.message.partition(" is not one of ")[0].strip("'")
-        return f"{error.format_message().rstrip('.')}{suggestion(got, error.param.type.choices)}", 2
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        kind: Any = error.param.type
+        if isinstance(kind, click.Choice):
+            got = error.message.partition(" is not one of ")[0].strip("'")
+            return f"{error.format_message().rstrip('.')}{suggestion(got, kind.choices)}", 2
     if isinstance(error, click.ClickException):
         return error.format_message(), 2
     if isinstance(error, OSError) and error.filename is not None and error.errno in _PATHS:

@@ -2,7 +2,7 @@
 
 `Steps` counts and says it to whoever listens; `Reporter` prints it on standard error. Both act between steps, without a
 thread, so that nothing runs in parallel with a timed process. `counting` and `tracked` combine them. Only `Ongoing` has
-a thread: it reports one call of unknown length that has no steps, such as a first step, and ends before any later timing.
+a thread: it reports one call of unknown length without steps, such as a first step, and ends before any later timing.
 """
 
 from __future__ import annotations

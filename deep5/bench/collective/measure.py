@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from time import monotonic, perf_counter_ns
 from typing import Any
 
@@ -15,7 +17,6 @@ import numpy as np
 from deep5.bench.collective.data import allowed_error, drawn, largest_error, reference
 from deep5.bench.collective.machine import MachineTimes
 from deep5.bench.collective.plan import LIBRARY, CollectivePlan
-from deep5.core import quantities
 from deep5.core.communicator import Communicator
 from deep5.core.errors import UnknownName, UsageError
 from deep5.core.progress import Reporter, Steps
@@ -29,6 +30,8 @@ __all__ = ["CollectiveTimes", "Measured", "is_right", "measure_collectives"]
 
 # Size of the larger warm-up buffer: small enough for many calls in a tenth of a second.
 _WARM_BYTES = 1 << 16
+# Bytes that take as long as the latency of a call, for the time left.
+_LEAST_WORK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +140,15 @@ def measure_collectives(
     machine.collect()
     # The first rank prints between two sizes, where the others wait for it.
     with Reporter(quiet=communicator.rank > 0) as tell:
-        steps = Steps(sum(map(_work, plan.sizes_bytes)), tell, shown=quantities.size)
-        for number, size_bytes in enumerate(plan.sizes_bytes, start=1):
-            steps.say(f"timing collectives, size {number} of {len(plan.sizes_bytes)}")
+        # The time left follows from the work, and the count is that of sizes.
+        work = [size_bytes + _LEAST_WORK_BYTES for size_bytes in plan.sizes_bytes]
+        finished = list(accumulate(work))
+        steps = Steps(finished[-1], tell, shown=lambda amount: f"{bisect_right(finished, amount)}")
+        for size_bytes, amount in zip(plan.sizes_bytes, work, strict=True):
+            steps.say("timing collectives: sizes")
             measured += _Size(communicator, plan, functions, size_bytes).measure()
             machine.collect()
-            steps.advance(_work(size_bytes))
+            steps.advance(amount)
     return CollectiveTimes(
         plan=plan,
         ranks=communicator.size,
@@ -151,11 +157,6 @@ def measure_collectives(
         addition_s=machine.addition_s,
         others_share=_others_share(communicator, before, plan.timeout_s),
     )
-
-
-def _work(size_bytes: int) -> int:
-    """Bytes that take as long as a call with a buffer of this size, for the time left: small buffers take time, too."""
-    return size_bytes + _WARM_BYTES
 
 
 def _warm_up(communicator: Communicator, plan: CollectivePlan, functions: Mapping[str, AllReduceFunction]) -> None:
