@@ -116,9 +116,8 @@ class Replay:
         """
         count, first = buffers.slot, self.step
         numbers = np.arange(first, first + count + 1)
-        begins, ends, sizes = (
-            np.frombuffer(own, np.int64, count) for own in (buffers.begins, buffers.ends, buffers.sizes)
-        )
+        times = buffers.begins, buffers.ends, buffers.sizes
+        begins, ends, sizes = (np.frombuffer(own, np.int64, count) for own in times)
         if count:
             self._series.extend("batch_size", sizes, "samples", numbers[:-1], self.epoch)
             self._series.extend("time[step]", (ends - begins) / 1e9, "s", numbers[:-1], self.epoch)
