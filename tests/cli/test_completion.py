@@ -137,7 +137,7 @@ def script() -> str:
         (("deep5", "run", "digits_lenet", "--size", ""), ["full", "smoke"]),
         (("deep5", "compare", "digits_lenet", "--vary", "optimizer", "=", "adam,sg"), ["adam,sgd"]),
         (("deep5", "study", "digits_lenet", "--target", "acc"), ["accuracy="]),
-        (("deep5", "check", "framework", "jax"), ["jax"]),
+        (("deep5", "check", "framework", "openv"), ["openvino"]),
         (("deep5", "bench", "collective", "--algorithms", "ring,li"), ["ring,library"]),
         (("deep5", "results", "ver"), ["verify"]),
         (("deep5", "export", "x", "--format", "ml"), ["mllog"]),
