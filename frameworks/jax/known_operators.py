@@ -141,7 +141,9 @@ def _windows(equation: Any) -> _Windows | None:
 
 def _largest_of_windows(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     found = _windows(equation)
-    return found and (lambda read: found.pooled(read(equation.invars[0]), "max_pool", -np.inf))
+    if found is None:
+        return None
+    return lambda read: found.pooled(read(equation.invars[0]), "max_pool", -np.inf)
 
 
 def _mean_of_windows(equation: Any, made: Made) -> Callable[[Read], Any] | None:
