@@ -184,7 +184,8 @@ def _called(jaxpr: Any, equation: Any, read: Callable[[Any], Any]) -> Any:
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
     values = list(map(read, given))
-    known = not any(isinstance(value, jax.core.Tracer) for value in values)
+    # What reads nothing may be the size of a batch.
+    known = equation.invars and not any(isinstance(value, jax.core.Tracer) for value in values)
     scalar = all(variable.aval.shape == () for variable in equation.outvars)
     # The converter looks for numbers where functions take them.
     with jax.ensure_compile_time_eval() if known and scalar else nullcontext():
