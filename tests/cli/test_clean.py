@@ -89,7 +89,7 @@ def test_the_secret_of_compiled_code_goes_with_it(cache: Path, tmp_path: Path, d
     torn.write_bytes(b"")
     (secret.parent / "own.txt").write_text("mine")
     assert f"would delete the secret of compiled code, {secret}" in deep5("clean", "--dry-run").out.splitlines()
-    assert "kept 0 KiB of the secret of compiled code: deep5 clean deletes them" in deep5("clean", "--data").out
+    assert "kept 32 B of the secret of compiled code: deep5 clean deletes them" in deep5("clean", "--data").out
     assert deep5("clean").out.splitlines()[:3] == [
         f"freed 18 KiB in {cache}",
         f"deleted the secret of compiled code, {torn}",
@@ -171,7 +171,7 @@ def test_nothing_goes_in_a_dry_run(cache: Path, deep5: Command) -> None:
 def test_an_empty_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep5: Command) -> None:
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
-    assert deep5("clean", "--all").out == f"freed 0 KiB in {tmp_path / 'nothing'}\n"
+    assert deep5("clean", "--all").out == f"freed 0 B in {tmp_path / 'nothing'}\n"
     assert not (tmp_path / "nothing").exists()
 
 

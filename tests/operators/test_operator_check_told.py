@@ -293,7 +293,7 @@ def file(tmp_path: Path) -> Path:
         (("own.py:Square", "--range", "-1.5e308", "1.5e308"), "difference infinite"),
         (("own.py:Square", "--range", "-1e300", "1e300"), "for inputs of float32; allowed: from -3.40282e+38 to"),
         (("own.py:Square", "--range", "-1", "1", "--dtype", "uint8"), "for inputs of uint8; allowed: from 0 to 255"),
-        (("own.py:Square", "--shape", "100000x1000000"), "inputs of the shape 100000x1000000 takes 1.12e+03 GiB"),
+        (("own.py:Square", "--shape", "100000x1000000"), "inputs of the shape 100000x1000000 takes 1.09 TiB"),
         (
             ("own.py:Square", "--shape", "9" * 23),
             "GiB of memory are free; allowed: inputs that fit; remedy: smaller ones",
