@@ -411,7 +411,7 @@ def test_a_calibration_under_load_is_warned_of(quick: Any) -> None:
         ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0005 (the smallest provable: 5.0 %)"),
         ({"p": 0.001, "floor": None, "smallest": None}, ": the noise floor of 10 rounds is not known"),
         ({"rounds": 3, "p": None, "low": None, "high": None, "smallest": None}, ": 3 rounds, and a verdict needs 10"),
-        ({"rounds": 2, "p": None, "low": None, "high": None, "smallest": None}, " (below 2.0% it may be noise)"),
+        ({"rounds": 2, "p": None, "low": None, "high": None, "smallest": None}, " (below 2.0 % it may be noise)"),
     ],
 )
 def test_what_is_undecided_says_why(changes: dict[str, Any], told: str) -> None:
