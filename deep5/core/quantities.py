@@ -60,8 +60,8 @@ def time_unit(value_s: float) -> tuple[str, float]:
 def size(value_bytes: float) -> str:
     """The size of memory, of a file or of a message.
 
-    >>> size(4), size(1 << 20), size(170_052_171), size(3 << 30)
-    ('4 B', '1 MiB', '162 MiB', '3 GiB')
+    >>> size(4), size(1023.9 * 1024), size(170_052_171), size(1 << 30)
+    ('4 B', '1 MiB', '162 MiB', '1 GiB')
     """
     unit, factor = _fitting(value_bytes, _BINARY)
     return f"{digits(value_bytes / factor)} {unit}"
@@ -131,5 +131,4 @@ def digits(value: float, most: int = 3) -> str:
 
 def _fitting(value: float, units: _Units) -> tuple[str, float]:
     """The largest unit in which the rounded value is at least 1, otherwise the smallest one."""
-    rounded = abs(float(f"{value:.3g}"))
-    return next(((unit, factor) for unit, factor in units if rounded >= factor), units[-1])
+    return next(((unit, factor) for unit, factor in units if abs(float(f"{value / factor:.3g}")) >= 1), units[-1])

@@ -105,7 +105,7 @@ class Hoards(Spoiled):
     name = "hoards"
 
     def spoiled(self, outputs):
-        self.kept = getattr(self, "kept", []) + [np.ones(8_000_000)]
+        self.hoard = getattr(self, "hoard", []) + [np.ones(8_000_000)]
         time.sleep(0.02)
         return outputs
 
