@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from deep5.core.quantities import duration
-from deep5.core.terminal import plain, styled_where_fit
+from deep5.core.terminal import console_of, plain, styled_where_fit
 
 __all__ = [
     "Ongoing",
@@ -340,11 +340,10 @@ class Reporter:
         if self._bar is None:
             for other in _OPEN:
                 other._hide()
-            from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
-            console = styled_where_fit(Console(file=sys.stderr))
+            console = styled_where_fit(console_of(sys.stderr))
             # No thread: it would run in parallel with timed processes.
             self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
             self._task = self._bar.add_task(plain(line), total=line.total, completed=line.done)

@@ -35,7 +35,7 @@ def on_a_screen(value: object, remedy: str) -> str:
     from rich.console import Console
 
     load_renderers()
-    console = Console(width=_COLUMNS, color_system=None, force_terminal=False)
+    console = Console(width=_COLUMNS, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as text:
         write(value, console)
     lines = [line.rstrip() for line in text.get().strip("\n").split("\n")]

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["counted", "plain", "styled_where_fit"]
+__all__ = ["console_of", "counted", "plain", "styled_where_fit"]
 
 # Environment variables that launchers set for each of several ranks.
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID")
+
+
+def console_of(file: IO[str] | None = None) -> Console:
+    """A console that writes to a file; unstyled in a notebook, where rich would show HTML in colors for white pages.
+
+    Args:
+        file: The file; None: standard output.
+    """
+    from rich.console import Console
+
+    console = Console(file=file)
+    if not console.is_jupyter:
+        return console
+    # A kernel's standard output claims to be a terminal.
+    return Console(file=file, color_system=None, force_terminal=False, force_jupyter=False)
 
 
 def counted(count: int, what: str) -> str:
@@ -49,4 +64,4 @@ def styled_where_fit(console: Console) -> Console:
         return console
     from rich.console import Console
 
-    return Console(file=console.file, width=console.width, color_system=None)
+    return Console(file=console.file, width=console.width, color_system=None, force_jupyter=False)

@@ -161,11 +161,10 @@ class Outcome:
             self._finished = self.record.finish()
             self.record.folder.close()
             if not self._quiet:
-                from rich.console import Console
-
+                from deep5.core.terminal import console_of
                 from deep5.results.table import verdict_table
 
-                verdict_table(self._finished, Console())
+                verdict_table(self._finished, console_of())
         return self._finished
 
     def _describe(self) -> None:

@@ -79,12 +79,10 @@ class Collectives(Timed):
             summary = _write(run, times)
             result = run.finish()
         if not options.quiet:
-            from rich.console import Console
-
             from deep5.bench.collective.report import collective_table
-            from deep5.core.terminal import styled_where_fit
+            from deep5.core.terminal import console_of, styled_where_fit
 
-            collective_table(summary, styled_where_fit(Console()))
+            collective_table(summary, styled_where_fit(console_of()))
         return result
 
     def _record(self, plan: CollectivePlan, options: Options, ranks: int) -> RunRecord:

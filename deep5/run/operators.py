@@ -103,11 +103,10 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
             run.document["warnings"] += _draw(run, values["box"])
         result = run.finish()
     if not quiet:
-        from rich.console import Console
-
         from deep5.bench.report import operator_table
+        from deep5.core.terminal import console_of
 
-        operator_table({**operators_document(times), **({"warnings": []} if judged else {})}, Console())
+        operator_table({**operators_document(times), **({"warnings": []} if judged else {})}, console_of())
     return result
 
 

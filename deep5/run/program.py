@@ -79,11 +79,10 @@ def run_recipe(
         print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
         raise SystemExit(error.exit_status if isinstance(error, Deep5Error) else 130) from error
     if not quiet and not shown:
-        from rich.console import Console
-
+        from deep5.core.terminal import console_of
         from deep5.results.table import verdict_table
 
-        verdict_table(result, Console())
+        verdict_table(result, console_of())
     return result
 
 

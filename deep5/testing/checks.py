@@ -167,5 +167,5 @@ def _table(report: Any) -> str:
     from rich.console import Console
 
     text = StringIO()
-    report.print(Console(file=text, width=_WIDTH, color_system=None))
+    report.print(Console(file=text, width=_WIDTH, color_system=None, force_jupyter=False))
     return "\n".join(map(plain, text.getvalue().rstrip("\n").split("\n")))

@@ -14,6 +14,7 @@ from deep5.core.events import Event, StepInfo
 from deep5.core.progress import AGAIN_S, Ongoing
 from deep5.core.quantities import duration
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.core.terminal import console_of
 from deep5.training.schedules.scheduled import plan_of
 
 __all__ = ["ProgressBar"]
@@ -57,10 +58,9 @@ class ProgressBar(Event):
 
     def before_training(self, trainer: Any) -> None:
         """Prepare the bar, and report how long the first step takes."""
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._console = self._console or Console(file=sys.stderr)
+        self._console = self._console or console_of(sys.stderr)
         self._begin = self._last = perf_counter_ns()
         self._gap, self._samples, self._paused = -1, 0, 0  # the first step is always due
         self._first_step, self._total = trainer.step, _total_steps(trainer)

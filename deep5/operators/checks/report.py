@@ -126,7 +126,7 @@ class OperatorReport:
         from rich.console import Console
 
         text = StringIO()
-        self.print(Console(file=text, width=120, color_system=None))
+        self.print(Console(file=text, width=120, color_system=None, force_jupyter=False))
         return text.getvalue().rstrip("\n")
 
     def print(self, console: Console) -> None:
