@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def console_of(file: IO[str] | None = None) -> Console:
     """A console that writes to a file; unstyled in a notebook, where rich would show HTML in colors for white pages.
 
     Args:
-        file: The file; None: standard output.
+        file: The file; None: standard output, also for standard error in a notebook, which would show an error.
     """
     from rich.console import Console
 
@@ -26,6 +27,7 @@ def console_of(file: IO[str] | None = None) -> Console:
     if not console.is_jupyter:
         return console
     # A kernel's standard output claims to be a terminal.
+    file = None if file is sys.stderr else file
     return Console(file=file, color_system=None, force_terminal=False, force_jupyter=False)
 
 

@@ -135,6 +135,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_what_a_run_prints_is_plain(executed: Any) -> None:
     printed = [output for cell in executed.cells for output in cell.outputs if output.output_type != "execute_result"]
     assert {output.output_type for output in printed} == {"stream"}, "what is printed has its own colors"
+    assert {output.name for output in printed} == {"stdout"}, "progress looks like an error"
     text = "".join(output.text for output in printed)
     assert "epoch 2/2" in text
     assert "not accepted" in text
