@@ -104,8 +104,8 @@ def _recorded(folder: Path) -> Callable[[], object]:
 def ratio(folder: Path, rounds: int = ROUNDS, batch: int = BATCH) -> tuple[list[float], list[float], list[float]]:
     """Seconds of twenty steps with the recorder, without it, and without it again, in turn and in random order.
 
-    The recorder evaluates its buffer in each round, which a loop of its own does every 4096 steps or once per epoch. It
-    also saves in few of them, which a median hides: at most 0.33 % of the time.
+    The recorder evaluates its buffer in each round, which a loop without rounds does per 4096 steps or per epoch.
+    It also saves in few of them, which a median hides: at most 0.33 % of the time.
     """
     bare, recorded = loops(batch)
     times: dict[str, list[float]] = {"recorded": [], "bare": [], "again": []}

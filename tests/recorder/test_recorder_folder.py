@@ -98,7 +98,11 @@ def test_a_loop_killed_at_random_moments_leaves_a_readable_folder(count: int, tm
             assert [row.index for row in rows] == list(range(len(rows))), label
         found = audit([folder])
         assert found, found.findings
-    for words in (("results", "list", str(tmp_path)), ("report", str(tmp_path)), ("audit", str(tmp_path))):
+    for words in (
+        ("results", "list", str(tmp_path)),
+        ("report", str(tmp_path), "-o", str(tmp_path / "page.html")),
+        ("audit", str(tmp_path)),
+    ):
         done = forked.run(["-m", "deep5", *words], timeout=300)
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == 0, (words, done.stderr)
