@@ -31,7 +31,7 @@ def evaluate_command(errors: Errors) -> click.Command:
     )
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, if the data set is defined in it.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe or FILE.py:NAME, if its code is needed.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def evaluate(result: str, settings: tuple[str, ...], as_json: bool, debug: bool, **chosen: Any) -> None:

@@ -39,7 +39,7 @@ def predict_command(errors: Errors) -> click.Command:
     @click.option("--invert", is_flag=True, help="Invert images, if they are dark on bright and the data is not.")
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, if it contains code.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe or FILE.py:NAME, if its code is needed.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def predict(

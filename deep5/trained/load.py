@@ -40,12 +40,14 @@ class Trained:
             if those are not sufficient.
         reason: Why `recipe` is None.
         notes: Notes on both, one sentence each.
+        given: Whether the recipe is the user's.
     """
 
     result: Result
     recipe: Recipe | None
     reason: str
     notes: tuple[str, ...]
+    given: bool = False
 
     @property
     def described(self) -> dict[str, Any]:
@@ -90,8 +92,8 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
 
     Args:
         folder: Folder of a level-2 run.
-        recipe: Name or file of its recipe, if it has its own components; its hash is compared, and the run's settings
-            of its samples are applied again.
+        recipe: Its recipe, as for `load_recipe`, if it has its own components; its hash is compared, and the run's
+            settings of its samples are applied again.
 
     Raises:
         UsageError: Not a result folder, no trained network in it, another recipe, or a recipe whose samples were set to
@@ -105,7 +107,7 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
         )
     if recipe is not None:
         given, notes = _given_recipe(result, recipe)
-        return Trained(result=result, recipe=given, reason="", notes=notes)
+        return Trained(result=result, recipe=given, reason="", notes=notes, given=True)
     try:
         return Trained(result=result, recipe=_recorded_recipe(result), reason="", notes=())
     except UsageError as error:
@@ -134,7 +136,7 @@ def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
         UsageError: A key was set to something other than a registered name.
     """
     own, mutable = recipe.describe()["mutable"], dict(recipe.mutable)
-    remedy = f"a file that refers to it instead of {recipe.path}"
+    remedy = f"a file that refers to it instead of {recipe.path or recipe.name}"
     for key, kind in _KINDS.items():
         for name in (f"{key}{suffix}" for suffix in _SUFFIXES):
             if name not in recorded:
@@ -216,7 +218,8 @@ def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
     folder = run.result.folder
     if not is_file(folder / NETWORK):
         raise UsageError(
-            f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes it"
+            f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes it, "
+            "or with the FILE.py:NAME that was run"
         )
     network = Network.from_onnx(folder / NETWORK)
     if is_file(folder / WEIGHTS):
@@ -236,12 +239,12 @@ def executor_of(run: Trained, name: str | None, device: str) -> tuple[Any, tuple
         device: The device to use.
 
     Raises:
-        UsageError: No such framework, or native code without its recipe.
+        UsageError: No such framework; or native code without its recipe, or on a framework that is not its own.
         Unsupported: The framework does not run it.
     """
     recorded = run.result.document["framework"] or {}
-    if not is_file(run.result.folder / NETWORK) and run.recipe is not None and run.recipe.path is not None:
-        return _native_executor(run)
+    if not is_file(run.result.folder / NETWORK) and run.given:
+        return _native_executor(run, name), ()
     network, notes = weights_of(run)
     if name is None:
         name = str(recorded.get("name"))
@@ -257,7 +260,7 @@ def executor_of(run: Trained, name: str | None, device: str) -> tuple[Any, tuple
     return found.executor(network, device=device), notes
 
 
-def _native_executor(run: Trained) -> tuple[Any, tuple[str, ...]]:
+def _native_executor(run: Trained, name: str | None) -> Any:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -265,12 +268,15 @@ def _native_executor(run: Trained) -> tuple[Any, tuple[str, ...]]:
 
     assert run.recipe is not None  # noqa: S101 - the caller looked
     executor = assemble(recipe_parts(run.recipe)).executor
+    own = executor.settings().get("framework")
+    if name not in (None, own):
+        raise UsageError(f"--framework {name}, but {run.result.folder} holds no {NETWORK}; allowed: {own}, its own")
     path = run.result.folder / WEIGHTS
     try:
         executor.load_state_dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UsageError(f"the weights {path} cannot be read: {error}; allowed: the file that the run wrote") from error
-    return executor, ()
+    return executor
 
 
 def samples_of(run: Trained, network: Any, split: str, data: str | None, arguments: Mapping[str, Any]) -> Samples:
