@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deep5.core.errors import RecipeError
+from deep5.core.errors import RecipeError, UsageError
 from deep5.core.files import is_file
 from deep5.core.plugins import owner_of
 from deep5.recipe.faults import is_onnx_file
-from deep5.recipe.keys import kind_of
+from deep5.recipe.keys import check_parts, kind_of
 from deep5.recipe.own_network import IDENTITY_SEED, made_network
-from deep5.recipe.part import part_of
+from deep5.recipe.part import Part, is_factory, part_of
+from deep5.recipe.settings import changed_by_settings
 
-__all__ = ["METRICS", "names_model", "parts_around"]
+__all__ = ["ARGUMENTS", "METRICS", "changed_around", "names_model", "parts_around"]
+
+ARGUMENTS = ("model_args", "model_kwargs")
+"""The keys of such a recipe's fixed part that can be set: another model, and another hash."""
 
 METRICS = (("training_loss", None), ("test_accuracy", None), ("throughput", None), ("step_latency", None))
 """The metrics of such a recipe, without goals."""
@@ -32,7 +38,7 @@ def names_model(text: str) -> bool:
     return is_onnx_file(text) or (".py:" in text and text.rpartition(":")[2].isidentifier())
 
 
-def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def parts_around(text: str, arguments: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Name, FIXED and MUTABLE of a recipe that trains a model; every mutable part can be set.
 
     The framework is that of the model's library, or ONNX Runtime for a file. The data are `synthetic`, of the shape
@@ -40,15 +46,16 @@ def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
     Args:
         text: `FILE.py:NAME`, or the path of an ONNX file.
+        arguments: `model_args` and `model_kwargs`, if any.
 
     Raises:
         RecipeError: There is no such file or name, or it cannot be created.
     """
     if is_onnx_file(text) and not is_file(Path(text)):
         raise RecipeError(f"the model {text} is not there; allowed: an ONNX file, FILE.py:NAME, or a recipe")
-    about = kind_of({"model": text}).keys["model"]
-    part = part_of("model", about, {"model": text}, where=lambda key: "", file=None, folder=None)
-    made, _ = made_network(part, IDENTITY_SEED)
+    fixed = {"model": text, **(arguments or {})}
+    part = part_of("model", kind_of(fixed).keys["model"], fixed, where=lambda key: "", file=None, folder=None)
+    made = _made(part)
     mutable = {**_GENERAL, "framework": owner_of(made) or "onnxruntime"}
     if "loss" not in getattr(made, "outputs", ()):
         mutable["loss"] = "cross_entropy"
@@ -56,7 +63,60 @@ def parts_around(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if shape is not None:
         mutable["dataset_kwargs"] = {"shape": shape, **_classes(made)}
     name = Path(text).stem if is_onnx_file(text) else text.rpartition(":")[2]
-    return name, {"model": text}, mutable
+    return name, fixed, mutable
+
+
+def changed_around(
+    name: str,
+    fixed: Mapping[str, Any],
+    mutable: Mapping[str, Any],
+    before: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    where: Callable[[str], str],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """FIXED and MUTABLE of a recipe by `parts_around`, with new values; other arguments make another model.
+
+    Args:
+        name: The recipe's name, for messages.
+        fixed: FIXED.
+        mutable: MUTABLE.
+        before: The parts of MUTABLE that were set earlier.
+        settings: As for `changed_by_settings`.
+        where: As for `check_parts`.
+
+    Raises:
+        UsageError: As `changed_by_settings`; or the model itself is set.
+        RecipeError: The model cannot be created.
+    """
+    if "model" in settings:
+        raise UsageError(
+            f"'model' is {fixed['model']!r}, which is given in place of a recipe; allowed to set: its arguments, "
+            "model_args and model_kwargs; remedy: give the other model in its place"
+        )
+    changed = changed_by_settings(name, {}, {**fixed, **mutable}, settings)
+    stated = {key: changed.pop(key) for key in ("model", *ARGUMENTS) if key in changed}
+    if stated == fixed:
+        return stated, changed
+    check_parts(stated, mutable, where)
+    _, stated, around = parts_around(stated["model"], {key: stated[key] for key in ARGUMENTS if key in stated})
+    others = {key: value for key, value in settings.items() if key.partition(".")[0] not in ARGUMENTS}
+    return stated, changed_by_settings(name, stated, changed_by_settings(name, stated, around, before), others)
+
+
+def _made(part: Part) -> Any:
+    """The model; None if it has required arguments that are not set yet, which is reported where it is needed."""
+    try:
+        return made_network(part, IDENTITY_SEED)[0]
+    except RecipeError:
+        component = part.component()
+        if not is_factory(component):
+            raise
+        try:
+            inspect.signature(component).bind(*part.args, **part.kwargs)
+        except TypeError as error:
+            if "missing" in str(error):
+                return None
+        raise
 
 
 def _shape(made: Any) -> tuple[int, ...] | None:

@@ -52,7 +52,9 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
         "file": path,
         "working_directory": _working_directory(),
         "settings": {
-            key: value for key, value in recipe.mutable.items() if key in recipe.settings and _is_plain(value)
+            key: value
+            for key, value in {**recipe.fixed, **recipe.mutable}.items()
+            if key in recipe.settings and _is_plain(value)
         },
         "own": own,
         "modules": {name: modules[name] for name in own if name in modules},

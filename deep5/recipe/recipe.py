@@ -20,7 +20,7 @@ from deep5.recipe.file import read_recipe_file
 from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
-from deep5.recipe.of_model import METRICS, names_model, parts_around
+from deep5.recipe.of_model import METRICS, changed_around, names_model, parts_around
 from deep5.recipe.own_network import is_own_network
 from deep5.recipe.part import Part, part_of
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
@@ -55,6 +55,7 @@ class Recipe:
         path: The recipe's file, or None.
         source: Its content, or None.
         lines: Positions of its parts in the file.
+        in_place: The model that was given in place of a recipe, for which this one is made, or None.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Recipe:
     path: Path | None = None
     source: bytes | None = None
     lines: RecipeLines = field(default=RecipeLines(None, None), repr=False, compare=False)
+    in_place: str | None = None
 
     @classmethod
     def make(
@@ -274,7 +276,7 @@ class Recipe:
         return replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)._checked()
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """This recipe with new values of mutable parts.
+        """This recipe with new values of mutable parts; of a recipe made for a model, also of the model's arguments.
 
         Args:
             settings: New values by key, in any order; `optimizer_kwargs.lr` sets one entry of a `_kwargs`.
@@ -284,10 +286,15 @@ class Recipe:
         """
         for key, value in settings.items():
             check_nesting(value, f"the setting {key!r}")
-        mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
+        if self.in_place is None:
+            fixed, mutable = self.fixed, changed_by_settings(self.name, self.fixed, self.mutable, settings)
+        else:
+            before = {key: self.mutable[key] for key in self.settings if key in self.mutable}
+            fixed, mutable = changed_around(self.name, self.fixed, self.mutable, before, settings, self.where)
         names = frozenset(key.partition(".")[0] for key in settings)
         published = self.published and not changes_the_goal(self.mutable, names)
-        changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)._checked()
+        changed = replace(self, fixed=fixed, mutable=mutable, settings=self.settings | names, published=published)
+        changed._checked()
         if "own_content" in vars(self) and not {"model_args", "model_kwargs"} & names:
             vars(changed)["own_content"] = self.own_content  # the same fixed part
         return changed
@@ -322,7 +329,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     text = str(name_or_path)
     if names_model(text):
         name, fixed, mutable = parts_around(text)
-        return Recipe.make(fixed, mutable, METRICS, name=name)
+        return replace(Recipe.make(fixed, mutable, METRICS, name=name), in_place=text)
     found = registered_recipe(text)
     path = Path(text) if found is None else found.path()
     if found is None and not is_file(path):

@@ -132,6 +132,11 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
             f"{name!r} is fixed by the recipe {recipe!r}; allowed to change: {', '.join(settable)}; "
             "remedy: copy the recipe and change the copy, which makes it another benchmark"
         )
+    if name.casefold() in ("metrics", "metric", "goals", "goal"):
+        raise UsageError(
+            f"{key!r} cannot be set; allowed: metrics and goals that a recipe's file states, as METRICS; remedy: "
+            "METRICS = [(d5.TestAccuracy(), '>= 90 %')] in a recipe of your own, say"
+        )
     if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and entry)):
         meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
         meant = meant or _suggested(name, entry, settable, {**fixed, **mutable})

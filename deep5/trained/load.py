@@ -14,6 +14,7 @@ from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
 from deep5.core.progress import Ongoing
 from deep5.recipe.experiment import recipe_parts
+from deep5.recipe.of_model import ARGUMENTS
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.reading import read_object
 from deep5.results.result import Result
@@ -117,6 +118,8 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
 def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tuple[str, ...]]:
     recorded = result.document["recipe"]
     recipe = load_recipe(name_or_path).at_size(recorded["size"] or "full")
+    if recipe.in_place is not None:
+        recipe = recipe.with_settings({key: recorded["fixed"][key] for key in ARGUMENTS if key in recorded["fixed"]})
     found = recipe.fixed_hash(recorded.get("hash_version") or 1)
     if found != recorded["hash"]:
         raise UsageError(
@@ -218,8 +221,8 @@ def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
     folder = run.result.folder
     if not is_file(folder / NETWORK):
         raise UsageError(
-            f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes it, "
-            "or with the FILE.py:NAME that was run"
+            f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes "
+            "it, or with the FILE.py:NAME that was run"
         )
     network = Network.from_onnx(folder / NETWORK)
     if is_file(folder / WEIGHTS):

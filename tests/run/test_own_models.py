@@ -12,7 +12,7 @@ import pytest
 
 import deep5 as d5
 from deep5.audit.folders import audit
-from deep5.core.errors import MissingDependency, RecipeError
+from deep5.core.errors import MissingDependency, RecipeError, UsageError
 from deep5.core.plugins import framework
 from deep5.core.tensors import TensorSpec, to_numpy
 from deep5.networks.edit.loss import LOSSES
@@ -471,3 +471,39 @@ def test_a_model_in_place_of_a_recipe_is_one(folder: Path, monkeypatch: pytest.M
         load_recipe("torch_nets.py:Nett")
     with pytest.raises(RecipeError, match=r"the model no\.onnx is not there; allowed: an ONNX file, FILE\.py:NAME"):
         load_recipe("no.onnx")
+
+
+def test_arguments_of_a_model_in_place_of_a_recipe_are_part_of_its_identity(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    plain = load_recipe("torch_nets.py:Net")
+    wide = plain.with_settings({"model_kwargs.hidden": 12, "batch_size": 8})
+    assert wide.fixed == {"model": "torch_nets.py:Net", "model_kwargs": {"hidden": 12}}
+    assert wide.value("batch_size") == 8
+    assert wide.content is not None
+    assert plain.content is not None
+    assert wide.content["network"] != plain.content["network"]
+    assert wide.with_settings({"model_kwargs": {}}).content == plain.content
+    with pytest.raises(RecipeError, match=r"'model_kwargs' is 3; allowed: a dict of keyword arguments"):
+        plain.with_settings({"model_kwargs": 3})
+    with pytest.raises(
+        UsageError, match=r"'model' is 'torch_nets\.py:Net', which is given in place of a recipe; allow"
+    ):
+        plain.with_settings({"model": "mlp"})
+    with pytest.raises(UsageError, match=r"'metrics' cannot be set; .* METRICS; remedy: METRICS = "):
+        plain.with_settings({"metrics": []})
+
+
+def test_a_model_in_place_of_a_recipe_may_need_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "needs.py").write_text(
+        "from torch import nn\n\ndef net(hidden):\n"
+        "    return nn.Sequential(nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 3))\n"
+    )
+    made = load_recipe("needs.py:net")
+    with pytest.raises(RecipeError, match=r"missing a required argument: 'hidden'"):
+        check_recipe(made)
+    set_ = made.with_settings({"model_kwargs.hidden": 6, "dataset_kwargs": {"shape": (4,), "classes": 3}})
+    assert set_.value("framework") == "pytorch"
+    check_recipe(set_)

@@ -51,3 +51,9 @@ def test_the_model_is_the_recipe_of_its_result(folder: Path, monkeypatch: pytest
     predicted, notes = predict_files(run.folder, [folder / "samples.npy"], recipe=folder / "models.py:Net")
     assert len(predicted) == 4
     assert notes == ()
+
+
+def test_the_arguments_of_the_run_are_those_of_the_model(folder: Path) -> None:
+    recipe = load_recipe("models.py:Net").with_settings({**DATA, "model_kwargs.width": 5})
+    run = execute(recipe, out=folder / "out", quiet=True)
+    assert evaluate_result(run.folder, recipe="models.py:Net").samples == 20
