@@ -12,6 +12,8 @@ from deep5.testing.timed import Timed, time_function
 
 __all__ = ["Benchmark", "Session"]
 
+__tracebackhide__ = True  # pytest shows the line of the test in place of the lines of this module
+
 
 @dataclass(kw_only=True)
 class Session:

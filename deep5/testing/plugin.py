@@ -44,10 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and check the names of the option --deep5-framework."""
     config.addinivalue_line(
         "markers", f"{_MARKER}(*names): the frameworks on which a test with the fixture deep5_framework runs"
     )
+    if config.getoption("--deep5-framework"):
+        from deep5.testing.frameworks import check_chosen
+
+        check_chosen(config.getoption("--deep5-framework"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker(_MARKER)
     wanted = None if marker is None else marker.args
     names = chosen_frameworks(wanted, metafunc.config.getoption("--deep5-framework"))
-    metafunc.parametrize("deep5_framework", names, indirect=True)
+    metafunc.parametrize("deep5_framework", names, indirect=True, ids=str)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from deep5.testing.finishing import finish
 
 __all__ = ["ROUNDS", "Timed", "time_function"]
 
+__tracebackhide__ = True  # pytest shows the line of the test in place of the lines of this module
+
 ROUNDS = 25
 """Number of raw samples: enough for an interval of the median at 95 % whatever the distribution."""
 

@@ -143,8 +143,32 @@ def test_one(deep5_framework):
     found = run(pytester, "-v", "--deep5-framework", "reference", code=code, start="")
     found.assert_outcomes(passed=2)
     found = run(pytester, "--deep5-framework", "torch", code=code, start="")
-    assert "unknown framework 'torch'" in found.stdout.str() + found.stderr.str()
+    shown = found.stdout.str() + found.stderr.str()
+    assert "unknown framework 'torch'" in shown
+    assert "deep5/testing" not in shown  # no frames of deep5
     assert found.ret
+
+
+def test_a_wrong_name_in_a_marker_fails_only_its_test(pytester: pytest.Pytester) -> None:
+    code = """
+import pytest
+
+@pytest.mark.deep5_frameworks("refrence", "reference", 3)
+def test_wrong(deep5_framework):
+    assert deep5_framework == "reference"
+
+def test_other():
+    pass
+"""
+    for chosen in ((), ("--deep5-framework", "reference")):
+        found = run(pytester, *chosen, code=code, start="")
+        found.assert_outcomes(passed=2, errors=2)
+        shown = found.stdout.str()
+        assert "unknown framework 'refrence'" in shown
+        assert "did you mean 'reference'?" in shown
+        assert "unknown framework '3'" in shown
+        assert "deep5/testing" not in shown  # no frames of deep5
+    run(pytester, "-k", "other", code=code, start="").assert_outcomes(passed=1, deselected=3)
 
 
 BENCHMARK = """
@@ -240,6 +264,8 @@ def test_raises(deep5_benchmark):
     assert "twice in one test" in shown
     assert "allowed: deep5_benchmark(function" in shown
     assert "ZeroDivisionError" in shown
+    assert "deep5/testing" not in shown  # the lines of the test, and no frames of deep5
+    assert "deep5_benchmark(int)" in shown
     assert "not stored: the times cannot be stored in" in shown
     assert (pytester.path / "occupied").read_text() == "a file"
 
