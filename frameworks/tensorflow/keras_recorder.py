@@ -56,6 +56,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
         loop = f"Keras {keras.__version__} on {keras.backend.backend()}"
         self._hooked = Hooked(name, goals, out, quiet=quiet, loop=loop)
         self._samples, self._batch, self._accuracy = samples, batch_size, accuracy
+        self._watched = False
 
     @property
     def result(self) -> Result:
@@ -75,8 +76,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
                 f"makes {steps}; remedy: samples and batch_size of the training data"
             )
         self._hooked.begin()
-        for variable in self.model.trainable_variables[:1]:
-            self._hooked.run.watch(variable.value)
+        self._watched = False
+        self._watch()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin an epoch."""
@@ -96,6 +97,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """End the step."""
+        if not self._watched:  # on TensorFlow, a model without an input shape has no variables before its first step
+            self._watch()
         self._hooked.leave(Step)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -118,3 +121,11 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
     def on_train_end(self, logs: Any = None) -> None:
         """End the recording."""
         self._hooked.end()
+
+    def _watch(self) -> None:
+        """Name a variable, for whose device the ends of epochs wait."""
+        for variable in self.model.trainable_variables[:1]:
+            # A step on JAX deletes the arrays that it is given; Keras itself waits there, for the numbers of each step.
+            of_jax = keras.backend.backend() == "jax"
+            self._hooked.run.watch(keras.ops.copy(variable.value) if of_jax else variable.value)
+            self._watched = True

@@ -166,13 +166,15 @@ def test_transformers(
     assert recorder.result.document["recorded"]["loop"].startswith("Transformers ")
 
 
-def test_keras(tmp_path: Path) -> None:
+@pytest.mark.parametrize("built", [True, False], ids=["built", "built by its first step"])
+def test_keras(tmp_path: Path, built: bool) -> None:
     pytest.importorskip("tensorflow")
     keras = pytest.importorskip("keras")
     from deep5.frameworks.tensorflow import KerasRecorder
 
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+    before = [keras.Input((8,))] if built else []
+    model = keras.Sequential([*before, keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="sgd", loss=loss, metrics=["accuracy"])
     x, y = x_and_y(40)
@@ -188,6 +190,34 @@ def test_keras(tmp_path: Path) -> None:
         model.fit(x, y, batch_size=16, verbose=0, callbacks=[KerasRecorder("x", samples=64, batch_size=16)])
     with pytest.raises(UsageError, match="got samples=0; allowed: an integer of at least 1"):
         KerasRecorder("x", samples=0, batch_size=16)
+
+
+_KERAS = """
+import sys
+import keras, numpy as np
+from deep5.frameworks.tensorflow import KerasRecorder
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+x, y = np.ones((40, 8), np.float32), np.zeros(40, np.int32)
+goals = {"throughput": None, "step_latency": None, "training_loss": None}
+recorder = KerasRecorder("keras", goals, samples=40, batch_size=16, out=sys.argv[1], quiet=True)
+for _ in range(2):
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[recorder])
+    print(recorder.result.document["framework"]["name"], recorder.result.document["framework"]["device"])
+    print([said for said in recorder.result.document["warnings"] if "other programs" not in said])
+"""
+
+
+@pytest.mark.slow
+def test_keras_on_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("keras")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _KERAS, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["jax cpu", "[]"] * 2
 
 
 def test_a_plain_jax_loop(tmp_path: Path) -> None:
