@@ -45,6 +45,7 @@ class TestAccuracy(Metric):
     name = "test_accuracy"
     unit = "%"
     direction = "higher"
+    possible = (0.0, 100.0)
 
     def observer(self) -> Observer:
         """Samples: the accuracy after every epoch."""

@@ -94,6 +94,7 @@ class ConfusionMatrix(Metric):
     name = "confusion_matrix"
     unit = "%"
     direction = "higher"
+    possible = (0.0, 100.0)
 
     def __init__(self, *, logits: str = "logits", label: str = "label") -> None:
         self.logits, self.label = logits, label

@@ -67,6 +67,7 @@ class TopK(Metric):
     name = "top_k"
     unit = "%"
     direction = "higher"
+    possible = (0.0, 100.0)
 
     def __init__(self, k: int = 5, *, logits: str = "logits", label: str = "label") -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:

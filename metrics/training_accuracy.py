@@ -112,6 +112,7 @@ class TrainingAccuracy(Metric):
     name = "training_accuracy"
     unit = "%"
     direction = "higher"
+    possible = (0.0, 100.0)
 
     def __init__(self, *, logits: str = "logits", label: str = "label") -> None:
         self.logits, self.label = logits, label

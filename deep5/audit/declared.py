@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from deep5.audit.files import bytes_of
 from deep5.audit.finding import Ledger
 from deep5.core.plugins import registered
 from deep5.core.python_source import parse
+from deep5.core.units import convert, units_like
 from deep5.recipe.keys import base
 
 __all__ = ["check_declared", "check_stated_parts"]
 
 _SOURCE_BYTES = 4 << 20
-_GOAL = re.compile(r"\s*([<>]=?)?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_GOAL = re.compile(r"\s*([<>]=?)?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*)")
 
 
 def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
@@ -35,7 +37,8 @@ def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> N
         ledger.skip("goals against recipe.py: they are not of the full size, or not written as literals")
         return
     declared = [None if entry.get("goal") is None else str(entry["goal"]) for entry in recipe["metrics"]]
-    same = len(stated) == len(declared) and all(map(_same, stated, declared))
+    units = [row["unit"] for row in document["metrics"]]
+    same = len(stated) == len(declared) == len(units) and all(map(_same, stated, declared, units))
     ledger.hold(
         11,
         same,
@@ -206,11 +209,16 @@ def _is_plain(tree: ast.Module, name: str, place: int | None, uses: int) -> bool
     return len(usual) == len(calls) == uses
 
 
-def _same(stated: Any, declared: str | None) -> bool:
-    """Whether a goal as written, such as `">= 97 %"` or 97, is the declared one, such as `">= 97"`."""
+def _same(stated: Any, declared: str | None, unit: str) -> bool:
+    """Whether a goal as written, such as `"< 1 min"` or 60, is the declared one, such as `"< 60"`, in the unit."""
     if stated is None or declared is None:
         return stated is declared is None
     one, other = _GOAL.match(str(stated)), _GOAL.match(declared)
     if one is None or other is None:
         return False
-    return one[1] in (None, other[1]) and float(one[2]) == float(other[2])
+    bound = float(one[2])
+    if isinstance(stated, str) and one[3].strip() not in ("", unit) and math.isfinite(bound):
+        if one[3].strip() not in units_like(unit):
+            return False
+        bound = float(f"{convert(one[2], one[3].strip(), unit):.15g}")  # with the digits of a declared goal
+    return one[1] in (None, other[1]) and bound == float(other[2])

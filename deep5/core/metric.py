@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from deep5.core.complete import check_complete
 from deep5.core.errors import GoalError
 from deep5.core.events import Event, StepInfo
+from deep5.core.units import convert, units_like
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
@@ -106,11 +107,19 @@ class Observer(Event, ABC):
 
 
 class Metric(ABC):
-    """A quantity that a recipe may evaluate. Metrics hold parameters, never samples, which belong to the observer."""
+    """A quantity that a recipe may evaluate. Metrics hold parameters, never samples, which belong to the observer.
+
+    Attributes:
+        name: Its name.
+        unit: Unit of its values and goals.
+        direction: Whether a higher or a lower value is better.
+        possible: The least and the greatest value that it can have; None: not stated. A goal outside is refused.
+    """
 
     name: ClassVar[str]
     unit: ClassVar[str]
     direction: ClassVar[Direction]
+    possible: ClassVar[tuple[float, float] | None] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse a class without a name, a unit, a direction or an observer.
@@ -171,14 +180,18 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
     Args:
         metric: Determines direction and unit.
         goal: A number (at least, or at most, by the metric's direction), a string such as `">= 97"` or `"< 60 s"`, or
-            None: report without a goal.
+            None: report without a goal. Another unit of time, or of size, than the metric's is converted.
 
     Raises:
-        GoalError: A goal that cannot be read, is not finite, points the wrong way, or names another unit.
+        GoalError: A goal that cannot be read, is not finite, points the wrong way, names another kind of unit, or is
+            outside the values that the metric can have.
 
     >>> from deep5.metrics.accuracy import TestAccuracy
+    >>> from deep5.metrics.time import WallClockTime
     >>> str(parse_goal(TestAccuracy(), 97)), str(parse_goal(TestAccuracy(), "> 90 %"))
     ('>= 97', '> 90')
+    >>> str(parse_goal(WallClockTime(), "< 2 min"))
+    '< 120'
     """
     if goal is None:
         return None
@@ -191,7 +204,14 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
             raise GoalError(f"{where} cannot be read; {allowed}")
         relation, bound, unit = match[1], float(match[2]), match[3]
         if unit and unit != metric.unit:
-            raise GoalError(f"{where} is in {unit!r}; allowed: {metric.unit!r}, the metric's unit, or no unit")
+            others = [other for other in units_like(metric.unit) if other != metric.unit]
+            if unit not in others:
+                more = f", or {', '.join(others)}" if others else ""
+                raise GoalError(
+                    f"{where} is in {unit!r}; allowed: {metric.unit!r}, the metric's unit, or no unit{more}"
+                )
+            if math.isfinite(bound):
+                bound = convert(match[2], unit, metric.unit)
     elif isinstance(goal, bool) or not isinstance(goal, (int, float)):
         raise GoalError(f"{where} is of type {type(goal).__name__}; {allowed}")
     else:
@@ -206,4 +226,7 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
             "higher is better: use '>' or '>='" if metric.direction == "higher" else "lower is better: use '<' or '<='"
         )
         raise GoalError(f"{where} points the wrong way: for this metric {better}")
+    if metric.possible is not None and not metric.possible[0] <= bound <= metric.possible[1]:
+        least, most = metric.possible
+        raise GoalError(f"{where} is outside the metric's values; allowed: {least:g} to {most:g} {metric.unit}")
     return Goal(relation=relation, bound=bound)

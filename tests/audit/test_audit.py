@@ -451,3 +451,26 @@ def test_tolerances_are_those_of_the_proof() -> None:
     assert table["training", "b"]["loss at a float64 state"] == (trajectory._RESTARTED,)
     assert table["training", "b"]["update on its own gradient"] == (trajectory._UPDATE,)
     assert table["training", "b"]["update of a whole step"] == (trajectory._WHOLE,)
+
+
+IN_MINUTES = """\
+FIXED = {
+    "model": "mlp",
+    "model_kwargs": {"features": 4, "hidden": 8, "classes": 3},
+    "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 60, "test": 30},
+    "epochs": 1,
+}
+MUTABLE = {"batch_size": 16, "framework": "reference", "optimizer": "sgd"}
+METRICS = [("step_latency", "< 1.7 min"), ("peak_memory", "< 100 GB")]
+"""
+
+
+def test_goals_in_other_units_than_the_metrics_are_those_declared(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(IN_MINUTES)
+    folder = Path(execute(load_recipe(tmp_path / "own.py"), out=tmp_path / "results", quiet=True).folder)
+    assert audit([folder]), audit([folder]).findings
+    stored = (folder / "recipe.py").read_text()
+    for goal, other in (("1.7 min", "1.7 s"), ("1.7 min", "1.8 min"), ("100 GB", "100 GiB"), ("100 GB", "100 s")):
+        (folder / "recipe.py").write_text(stored.replace(goal, other))
+        assert any("the goals are not those of recipe.py" in str(found) for found in audit([folder]).findings)
