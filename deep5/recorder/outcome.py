@@ -15,7 +15,7 @@ from deep5.recorder.series import Series
 from deep5.recorder.values import Values, loaded_frameworks
 from deep5.results.mllog import MLLog
 from deep5.results.result import Result, load
-from deep5.run.load import MachineLoad, load_warnings, timed_goals
+from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
 from deep5.run.record import CLOCK, RunRecord, thread_pools
 from deep5.training.divergence import NonFiniteLoss
 
@@ -142,9 +142,10 @@ class Outcome:
         self.replay.end("success")
         self._describe()
         self._warn_of_values()
-        goals = timed_goals(self.record.experiment.metrics)
+        metrics = self.record.experiment.metrics
+        goals, reported = timed_goals(metrics), timed_metrics(metrics)
         self.record.others_share = self._machine.others_share(wait=bool(goals))
-        self.record.warn(*load_warnings(goals, self.record.others_share, self._machine.processors, None))
+        self.record.warn(*load_warnings(goals, self.record.others_share, self._machine.processors, None, reported))
         self.result()
 
     def result(self) -> Result:

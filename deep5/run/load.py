@@ -10,7 +10,7 @@ from deep5.core.metric import Goal, Metric
 from deep5.core.quantities import percent
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 
-__all__ = ["MachineLoad", "load_warnings", "timed_goals"]
+__all__ = ["MachineLoad", "load_warnings", "timed_goals", "timed_metrics"]
 
 # The system counts in ticks of 10 ms: less than a second says too little.
 _LEAST_S = 1.1
@@ -41,14 +41,17 @@ class MachineLoad:
 
 def timed_goals(metrics: Iterable[tuple[Metric, Goal | None]]) -> list[str]:
     """Names of the metrics of time, or of amounts per second, that have a goal."""
-    return [
-        metric.name
-        for metric, goal in metrics
-        if goal is not None and (str(metric.unit) in _TIMES or str(metric.unit).endswith("/s"))
-    ]
+    return timed_metrics((metric, goal) for metric, goal in metrics if goal is not None)
 
 
-def load_warnings(goals: Iterable[str], share: float | None, processors: int, threads: int | None) -> list[str]:
+def timed_metrics(metrics: Iterable[tuple[Metric, Goal | None]]) -> list[str]:
+    """Names of the metrics of time, or of amounts per second, with a goal or without."""
+    return [metric.name for metric, _ in metrics if str(metric.unit) in _TIMES or str(metric.unit).endswith("/s")]
+
+
+def load_warnings(
+    goals: Iterable[str], share: float | None, processors: int, threads: int | None, reported: Iterable[str] = ()
+) -> list[str]:
     """The warnings on a busy machine.
 
     Args:
@@ -56,6 +59,7 @@ def load_warnings(goals: Iterable[str], share: float | None, processors: int, th
         share: What other programs used of the processors, 0 to 1, or None.
         processors: Processors that the run may use.
         threads: Threads within an operator, or None if the framework decides.
+        reported: Names of all metrics of time, with a goal or without; none: those with a goal.
 
     >>> load_warnings(["wall_clock_time"], 0.5, 2, 1)
     ['other programs took 50 % of the processors, so wall_clock_time is not that of a quiet machine; remedy: run it \
@@ -65,15 +69,16 @@ again on a quiet machine']
     """
     taken = 0.0 if share is None else share
     said = []
-    names = ", ".join(goals)
+    due = list(goals)
+    names = ", ".join(reported) or ", ".join(due)
     if names and taken >= CROWDED:
         are = "are not those" if ", " in names else "is not that"
         said.append(
             f"other programs took {percent(taken)} of the processors, so {names} {are} of a quiet machine; remedy: "
             "run it again on a quiet machine"
         )
-    # Without such a goal, threads that wait do no harm to what is reported, and come and go with the load.
-    free = max(1, processors - (round(taken * processors) if names else 0))
+    # Without such a goal, threads that wait do no harm to a verdict, and come and go with the load.
+    free = max(1, processors - (round(taken * processors) if due else 0))
     if threads is not None and threads > free:
         what = (
             f"{free} free processor{'s' * (free != 1)} of {processors}"

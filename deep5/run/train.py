@@ -18,7 +18,7 @@ from deep5.core.compiler import why_numpy
 from deep5.core.errors import CheckpointError, Deep5Error, RecipeError, described
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
-from deep5.run.load import MachineLoad, load_warnings, timed_goals
+from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
 from deep5.run.record import CLOCK, RunRecord
 from deep5.run.sample_saver import SampleSaver
 from deep5.run.workload import Options
@@ -165,9 +165,9 @@ def train(
                 run.folder.write_file(name, text)
         _write_network(run, trainer)
         if communicator.size == 1:  # other ranks on this machine are no other programs
-            goals = timed_goals(experiment.metrics)
+            goals, reported = timed_goals(experiment.metrics), timed_metrics(experiment.metrics)
             run.others_share = machine.others_share(wait=bool(goals))
-            run.warn(*load_warnings(goals, run.others_share, machine.processors, parts.threads))
+            run.warn(*load_warnings(goals, run.others_share, machine.processors, parts.threads, reported))
         result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
         if keeper is not None and not requested:
             keeper.clear()

@@ -1,4 +1,4 @@
-"""A run with a goal for a time warns on a busy machine, and of more threads than free processors."""
+"""A run that reports a time warns on a busy machine, and of more threads than free processors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from command import Command
 from deep5.audit.folders import audit
 from deep5.core.metric import Goal, parse_goal
 from deep5.results.result import load
-from deep5.run.load import load_warnings, timed_goals
+from deep5.run.load import load_warnings, timed_goals, timed_metrics
 
 RECIPE = """\
 import time
@@ -53,10 +53,11 @@ def busy() -> Iterator[None]:
             other.wait()
 
 
-def test_a_run_with_a_goal_for_a_time_warns_on_a_busy_machine(deep5: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("goal", ["'< 600 s'", "None"], ids=["with a goal", "without a goal"])
+def test_a_run_that_reports_a_time_warns_on_a_busy_machine(goal: str, deep5: Command, tmp_path: Path) -> None:
     # The programs are started by this process: as its children they would not count as others of a run in it.
-    (tmp_path / "own.py").write_text(RECIPE.replace("GOAL", "'< 600 s'"))
-    (tmp_path / "free.py").write_text(RECIPE.replace("GOAL", "None"))
+    (tmp_path / "own.py").write_text(RECIPE.replace("GOAL", goal))
+    (tmp_path / "free.py").write_text(RECIPE.replace(', ("wall_clock_time", GOAL)', ""))
     command = [sys.executable, "-m", "deep5", "run", "--json", "--quiet"]
     with busy():
         found = {}
@@ -68,7 +69,7 @@ def test_a_run_with_a_goal_for_a_time_warns_on_a_busy_machine(deep5: Command, tm
     (warning,) = [said for said in found["own"]["warnings"] if "other programs" in said]
     assert "so wall_clock_time is not that of a quiet machine; remedy: " in warning
     assert found["own"]["resources"]["others_share"] > 0.3
-    # Without such a goal there is nothing to doubt.
+    # Where no time is reported there is nothing to doubt.
     assert not [said for said in found["free"]["warnings"] if "other programs" in said]
     assert audit([str(tmp_path / "results")])
 
@@ -77,7 +78,7 @@ def test_a_run_with_a_goal_for_a_time_warns_on_a_busy_machine(deep5: Command, tm
     document["warnings"].remove(warning)
     (folder / "result.json").write_text(json.dumps(document))
     (finding,) = audit([str(folder)]).findings
-    assert "of the processors during a run with a goal for wall_clock_time; allowed: a warning" in str(finding)
+    assert "of the processors during a run that reports wall_clock_time; allowed: a warning" in str(finding)
     # A result of an older version states no load, and is not accused.
     del document["resources"]["others_share"]
     (folder / "result.json").write_text(json.dumps(document))
@@ -113,6 +114,14 @@ def test_only_goals_for_times_count() -> None:
     goal: Goal | None = parse_goal(d5.WallClockTime(), "< 5 s")
     assert timed_goals([(d5.WallClockTime(), None), (d5.TestAccuracy(), goal)]) == []
     assert timed_goals([(d5.WallClockTime(), goal)]) == ["wall_clock_time"]
+    reported = timed_metrics([(d5.Throughput(), None), (d5.TestAccuracy(), None), (d5.StepLatency(), None)])
+    assert reported == ["throughput", "step_latency"]
+
+
+def test_without_a_goal_the_load_is_reported_and_threads_that_wait_are_not() -> None:
+    (found,) = load_warnings([], 0.5, 2, 2, ["throughput", "step_latency"])
+    assert "took 50 % of the processors, so throughput, step_latency are not those of a quiet machine" in found
+    assert load_warnings([], 0.04, 2, 2, ["throughput"]) == []
 
 
 def test_more_threads_than_processors_are_reported(deep5: Command, tmp_path: Path) -> None:
