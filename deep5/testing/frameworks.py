@@ -36,7 +36,7 @@ def chosen_frameworks(marked: Sequence[object] | None, chosen: Sequence[str] | N
         chosen: The names given on pytest's command line; None: no restriction.
     """
     known = registered("frameworks")
-    names: list[object] = list(marked) if marked else sorted(known)
+    names: list[object] = [*marked] if marked else [*sorted(known)]
     return [name for name in names if chosen is None or name in chosen or not _is_known(name)]
 
 

@@ -64,9 +64,10 @@ def given_masks(name: str, masks: Sequence[tuple[Mask, Any]]) -> Iterator[None]:
     drop, attend = functional.dropout, functional.scaled_dot_product_attention
 
     def factors(ratio: float, value: Any) -> Any:
-        mask, found = next(left, (None, None))
-        if mask is None:
+        following = next(left, None)
+        if following is None:
             raise Unsupported(f"{name} drops elements more often than its export, which does so {len(masks)} times")
+        mask, found = following
         # ONNX stores the ratio in float32.
         if not math.isclose(mask.ratio, ratio, rel_tol=1e-6) or found.shape != value.shape:
             raise Unsupported(
