@@ -97,11 +97,6 @@ def test_without_a_terminal(deep5: Command, results: Path, words: tuple[str, ...
         json.loads(answer.out)
 
 
-def test_what_takes_less_than_five_seconds_reports_nothing(deep5: Command, results: Path) -> None:
-    assert deep5("evaluate", f"{results}/one", "--json").err == ""
-    assert deep5("results", "pack", f"{results}/one").err == ""
-
-
 @pytest.mark.usefixtures("at_once")
 def test_a_quiet_command_reports_nothing(deep5: Command, results: Path) -> None:
     Path("code.py").write_text(CODE)

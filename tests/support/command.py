@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from deep5.cli import main as cli
+from deep5.core import progress
 
 
 class Answer(NamedTuple):
@@ -26,8 +27,13 @@ Command = Callable[..., Answer]
 
 @pytest.fixture
 def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The command, run in this process in its own folder."""
+    """The command, run in this process in its own folder; it reports no progress, unless a test has it report at once.
+
+    Whether a command takes five seconds depends on what else the machine does.
+    """
     monkeypatch.chdir(tmp_path)
+    if progress.FIRST_S:
+        monkeypatch.setattr(progress, "FIRST_S", 1e6)
     before = signal.getsignal(signal.SIGTERM)
 
     def command(*arguments: str) -> Answer:
