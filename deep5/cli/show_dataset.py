@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deep5.cli.recipe_options import whole_number
-from deep5.cli.show_parts import called, check_folder, pairs, printed
+from deep5.cli.show_parts import called, check_folder, nested, pairs, printed
 from deep5.core.errors import Errors, MissingDependency, UsageError
 from deep5.core.files import exists
 from deep5.core.terminal import plain
@@ -62,7 +62,7 @@ def dataset_command(errors: Errors) -> click.Command:
         with errors(debug, as_json) as report:
             if out is not None:
                 check_folder(out)
-            record = _record(dataset, pairs("--set", settings), samples, download)
+            record = _record(dataset, nested(pairs("--set", settings)), samples, download)
             missing = [] if out is None or record.splits is None else _write(record, Path(out))
             if as_json:
                 report(json.dumps(record.document(), indent=2, allow_nan=False))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from deep5.core.errors import Deep5Error, UsageError, suggestion
 from deep5.core.terminal import styled_where_fit
+from deep5.recipe.meant import names_of, unknown_argument
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["called", "check_folder", "pairs", "printed"]
+__all__ = ["called", "check_folder", "nested", "pairs", "printed"]
 
 
 class _Printable(Protocol):
@@ -50,6 +51,25 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
     return dict(found)
 
 
+def nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with `train.input=x.npy` as an entry of the mapping `train`, as `deep5 run --set` sets it.
+
+    Raises:
+        UsageError: A name is set as a whole and in part, or a part has no name.
+    """
+    from deep5.recipe.settings import entered
+
+    found: dict[str, Any] = {}
+    for key, value in arguments.items():
+        path = key.split(".")
+        if not all(path):
+            raise UsageError(f"--set {key}=…; allowed: a name, or names with dots between them, such as train.input")
+        if len(path) > 1 and any(".".join(path[:count]) in arguments for count in range(1, len(path))):
+            raise UsageError(f"--set {path[0]} and --set {key} are both given; allowed: the whole value, or its parts")
+        found = entered(found, path, value)
+    return found
+
+
 def called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
     """What a component's function returns.
 
@@ -65,11 +85,11 @@ def called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
         signature = inspect.signature(make)
         signature.bind(**arguments)
     except TypeError as error:
-        known = signature.parameters
-        wrong = next((name for name in arguments if name not in known), None)
+        wrong = unknown_argument(signature, arguments)
+        what = error if wrong is None else f"got an unexpected keyword argument {wrong!r}"
         raise UsageError(
-            f"the arguments of {text!r} do not fit: {error}; allowed: {', '.join(known) or 'none'}"
-            f"{suggestion(wrong, known) if wrong else ''}"
+            f"the arguments of {text!r} do not fit: {what}; allowed: {names_of(signature)}"
+            f"{suggestion(wrong, signature.parameters) if wrong else ''}"
         ) from error
     try:
         return make(**arguments)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error
 from deep5.core.plugins import load
+from deep5.core.python_source import parse
 from deep5.core.synonyms import SYNONYMS, nearest
 
-__all__ = ["argument_of", "arguments", "meant_key"]
+__all__ = ["argument_of", "arguments", "meant_key", "names_of", "unknown_argument"]
 
 # Arguments of an optimizer that cannot be inspected without running the user's file.
 _USUAL = ("lr",)
@@ -74,7 +77,7 @@ def arguments(key: str, kind: str, value: Any) -> list[str] | None:
     """
     if isinstance(value, str):
         if ".py:" in value:
-            return list(_USUAL) if key == "optimizer" else None
+            return _in_file(value) or (list(_USUAL) if key == "optimizer" else None)
         try:
             value = load(kind, value.removeprefix("native:"))
         except Deep5Error:
@@ -86,3 +89,34 @@ def arguments(key: str, kind: str, value: Any) -> list[str] | None:
     except (TypeError, ValueError):
         return None
     return [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def names_of(signature: inspect.Signature) -> str:
+    """The arguments that a component takes, for messages: names, without types and defaults."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return ", ".join(f"{stars.get(each.kind, '')}{each.name}" for each in signature.parameters.values()) or "none"
+
+
+def unknown_argument(signature: inspect.Signature, given: Iterable[str]) -> str | None:
+    """The first keyword argument that a component does not take; None if it takes all."""
+    taken = signature.parameters
+    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+        return None
+    return next((name for name in given if name not in taken), None)
+
+
+def _in_file(text: str) -> list[str] | None:
+    """The arguments of the function or class `FILE.py:NAME` as its source states them; None if they are not there."""
+    file, _, name = text.rpartition(":")
+    try:
+        body = parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    found: ast.stmt | None = next((each for each in body if getattr(each, "name", None) == name), None)
+    method = isinstance(found, ast.ClassDef)
+    if isinstance(found, ast.ClassDef):
+        found = next((each for each in found.body if getattr(each, "name", None) == "__init__"), None)
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    taken = [*found.args.posonlyargs, *found.args.args][int(method) :] + found.args.kwonlyargs
+    return [each.arg for each in taken]

@@ -26,6 +26,7 @@ from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.file import named_in_file
 from deep5.recipe.keys import Key
+from deep5.recipe.meant import names_of, unknown_argument
 from deep5.recipe.own_modules import importable
 
 __all__ = ["Part", "Parts", "is_factory", "part_of", "taken"]
@@ -160,13 +161,20 @@ class Part:
         try:
             signature.bind(*given, *args, **{**taken(made, named), **kwargs})
         except TypeError as error:
-            wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
+            wrong, what = unknown_argument(signature, kwargs), str(error)
+            if wrong is not None:
+                what = f"got an unexpected keyword argument {wrong!r}"  # before the argument that lacks its value
+            else:
+                wrong = next((name for name in kwargs if f"'{name}'" in what), None)
             where = self.where_kwargs if kwargs and (wrong or not args) else self.where_args if args else self.where
             tail = suggestion(wrong, signature.parameters) if wrong else ""
+            missing = what.partition("missing a required argument: ")[2].strip("'")
+            if missing:
+                tail = f"; remedy: {missing!r} in {key}_kwargs (--set {key}_kwargs.{missing}=…)"
             if wrong is not None and wrong in ARGUMENTS:
                 tail = f"; for Deep500's {wrong!r}, deep5 has {ARGUMENTS[wrong]} ({PAGE})"
             raise RecipeError(
-                f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}"
+                f"{where}the arguments of {key!r} do not fit: {what}; allowed: {names_of(signature)}{tail}"
             ) from error
 
     def transforms(self) -> tuple[Any, ...]:

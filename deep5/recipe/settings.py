@@ -11,7 +11,7 @@ from deep5.core.errors import UsageError
 from deep5.recipe.keys import allowed_keys, base, component_kinds, kind_of
 from deep5.recipe.meant import argument_of, meant_key
 
-__all__ = ["changed_by_settings", "changed_by_size", "changes_the_goal", "parse_setting"]
+__all__ = ["changed_by_settings", "changed_by_size", "changes_the_goal", "entered", "parse_setting"]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -47,13 +47,13 @@ def changed_by_settings(
         UsageError: A fixed part, an unknown key, or a setting without effect.
     """
     for key in settings:
-        _check_settable(recipe, fixed, mutable, key)
+        _check_settable(recipe, fixed, mutable, key, settings)
     if "framework" in settings and "executor" in settings:
         raise UsageError("'framework' and 'executor' are both set; allowed: one of them")
     changed = dict(mutable)
     if "framework" in settings or "executor" in settings:
         other = "executor" if "framework" in settings else "framework"
-        _check_settable(recipe, fixed, mutable, other)
+        _check_settable(recipe, fixed, mutable, other, settings)
         for name in (other, f"{other}_args", f"{other}_kwargs"):
             dropped = changed.pop(name, None)
             # The tutorial's recipes pass the device with the executor.
@@ -67,10 +67,21 @@ def changed_by_settings(
     for key, value in settings.items():
         name, dot, entry = key.partition(".")
         if dot:
-            kwargs = changed.get(name, {})
-            changed[name] = {**(kwargs if isinstance(kwargs, Mapping) else {}), entry: value}
+            path = entry.split(".") if name.endswith("_kwargs") else [entry]
+            changed[name] = entered(changed.get(name), path, value)
     _check_effect(changed.get("schedules", fixed.get("schedules", {})), settings)
     return changed
+
+
+def entered(into: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
+    """A mapping with one more entry, as `train.input=x.npy` sets it; anything but a mapping is replaced by one.
+
+    >>> entered({"test": 3}, ["train", "input"], "x.npy")
+    {'test': 3, 'train': {'input': 'x.npy'}}
+    """
+    found = dict(into) if isinstance(into, Mapping) else {}
+    found[path[0]] = entered(found.get(path[0]), path[1:], value) if path[1:] else value
+    return found
 
 
 def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
@@ -123,7 +134,9 @@ def _without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) 
     return {key: value for key, value in part.items() if key not in old}
 
 
-def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> None:
+def _check_settable(
+    recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str, settings: Mapping[str, Any]
+) -> None:
     name, dot, entry = key.partition(".")
     allowed = allowed_keys(kind_of(fixed, mutable).keys)
     settable = [known for known in allowed if not _is_fixed(fixed, mutable, known)]
@@ -137,10 +150,15 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
             f"{key!r} cannot be set; allowed: metrics and goals that a recipe's file states, as METRICS; remedy: "
             "METRICS = [(d5.TestAccuracy(), '>= 90 %')] in a recipe of your own, say"
         )
-    if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and entry)):
+    if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and _is_path(entry))):
         meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
-        meant = meant or _suggested(name, entry, settable, {**fixed, **mutable})
-        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant}")
+        # An argument is one of the components that the other settings choose.
+        chosen = {one: settings[one] for one in settings if one in settable}
+        meant = meant or _suggested(name, entry, settable, {**fixed, **mutable, **chosen})
+        shown = [one for one in settable if base(one) == one or base(one) not in settable]
+        raise UsageError(
+            f"unknown key {key!r}; allowed: {', '.join(shown)}, each component with _args and _kwargs{meant}"
+        )
 
 
 def _suggested(name: str, entry: str, settable: Sequence[str], parts: Mapping[str, Any]) -> str:
@@ -155,6 +173,10 @@ def _suggested(name: str, entry: str, settable: Sequence[str], parts: Mapping[st
         return ""
     key, argument = found
     return f"; did you mean {'.'.join(filter(None, (key, argument or entry)))!r}?"
+
+
+def _is_path(entry: str) -> bool:
+    return all(entry.split("."))
 
 
 def _is_fixed(fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> bool:

@@ -125,6 +125,14 @@ def test_data_sets_of_a_file(deep5: Command, tmp_path: Path) -> None:
     assert "gives a int; allowed: d5.Splits" in deep5("show", "dataset", "own.py:number").err
 
 
+def test_a_part_of_an_argument_is_set_by_a_name_with_a_dot(deep5: Command, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((10, 3), np.float32))
+    np.save(tmp_path / "y.npy", np.arange(10) % 2)
+    status, out, err = deep5("show", "dataset", "arrays", "--set", "train.input=x.npy", "--set", "train.label=y.npy")
+    assert (status, err) == (0, "")
+    assert "input float32[3], label int64[]" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -135,6 +143,9 @@ def test_data_sets_of_a_file(deep5: Command, tmp_path: Path) -> None:
         (("folder/data.csv",), "got folder/data.csv as the data set; allowed: a registered name"),
         (("digits", "--set", "sise=3"), "did you mean 'size'?"),
         (("table", "--set", "path=t.csv"), "missing a required argument: 'target'"),
+        (("table", "--set", "pth=t.csv"), "unexpected keyword argument 'pth'; allowed: path, target, "),
+        (("arrays", "--set", "train=a.npy", "--set", "train.x=b.npy"), "--set train and --set train.x are both given"),
+        (("arrays", "--set", "train..x=b.npy"), "allowed: a name, or names with dots between them, such as train.in"),
         (("table", "--set", "path=t.csv", "--set", "target=y"), "the file t.csv is not there"),
         (("digits", "--samples", "0"), "allowed: an integer of at least 1"),
         (("digits", "-o", " "), "allowed: the name of a folder"),

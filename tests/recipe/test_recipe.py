@@ -593,3 +593,24 @@ def test_shipped_recipes_are_valid_at_every_size(name: str) -> None:
     for size in ("full", *made.sizes):
         check_recipe(made.at_size(size))
     assert "smoke" in made.sizes
+
+
+def test_an_argument_is_suggested_from_the_components_that_the_settings_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("raise SystemExit('was run')\nclass A:\n    def __init__(self, shade): ...\n")
+    fixed = {key: value for key, value in FIXED.items() if not key.startswith("dataset")}
+    open_ = Recipe.make(fixed, {**MUTABLE, "dataset": "synthetic"}, METRICS)
+    for dataset, key in (("table", "path"), ("own.py:A", "shade")):
+        with pytest.raises(UsageError, match=rf"unknown key '{key}'; .*did you mean 'dataset_kwargs\.{key}'\?"):
+            open_.with_settings({"dataset": dataset, key: "X"})
+
+
+def test_an_entry_within_an_argument_is_set() -> None:
+    fixed = {key: value for key, value in FIXED.items() if not key.startswith("dataset")}
+    open_ = Recipe.make(fixed, {**MUTABLE, "dataset": "arrays"}, METRICS)
+    made = open_.with_settings({"dataset_kwargs.train.input": "x.npy", "dataset_kwargs.train.label": "y.npy"})
+    assert made.value("dataset_kwargs") == {"train": {"input": "x.npy", "label": "y.npy"}}
+    with pytest.raises(UsageError, match=r"unknown key 'dataset_kwargs\.\.input'"):
+        open_.with_settings({"dataset_kwargs..input": 1})
