@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from deep5.cli.recipe_options import whole_number
 from deep5.core.errors import Errors, UsageError
 from deep5.core.progress import Reporter
 
@@ -43,7 +44,11 @@ def compare_command(errors: Errors) -> click.Command:
     )
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
     @click.option(
-        "--processes", "most", type=click.IntRange(min=1), metavar="N", help="Maximum of processes per candidate."
+        "--processes",
+        "most",
+        type=whole_number(1),
+        metavar="N",
+        help="Maximum of processes per candidate: with --rigorous 10, 16, 24 or 30, otherwise 2.",
     )
     @click.option("--steps", type=click.IntRange(min=2), metavar="N", help="Training steps of the proof; default: 100.")
     @click.option(

@@ -135,6 +135,9 @@ def make_plan(
     """
     from deep5.measuring.environment import default_threads
 
+    # Before a model is created or exported, which may take a minute.
+    _check_counts(threads, steps, rigorous, most, scheme)
+    memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     loaded = load_recipe(recipe).at_size(size)
     workload = workload_of(Experiment.of(loaded))
     kind = kind_of(workload, kind)
@@ -167,26 +170,13 @@ def make_plan(
         contents[candidate.label] = content_hash(recipes[candidate.label])  # content that cannot be hashed is rejected
         check_plain(candidate.settings, f"the settings of {candidate.label}")
         _check_provable(candidate, recipes[candidate.label], kind)
-    if threads is not None and threads < 1:
-        raise UsageError(f"{threads} threads; allowed: at least 1")
-    if steps < _LEAST_STEPS:
-        raise UsageError(f"{steps} steps of the proof; allowed: at least {_LEAST_STEPS}")
     fixed = loaded.fixed.get("threads")
     if threads is not None and fixed not in (None, threads):
         raise UsageError(
             f"--threads {threads}, but {loaded.name} fixes threads={fixed}; allowed: that, or no --threads"
         )
     requested = threads or recipes[labels[0]].value("threads") or default_threads("") or 1
-    here = len(processors(requested))
-    if requested > here:
-        raise UsageError(f"{requested} threads; allowed: at most {here}, the processors of this process")
-    if rigorous and most is not None and most not in scheme.looks:
-        allowed = ", ".join(map(str, scheme.looks))
-        raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which verdicts are computed")
-    quick = scheme.quick_rounds
-    if not rigorous and most not in (None, quick):
-        raise UsageError(f"--processes {most} without --rigorous; allowed: {quick}; remedy: --rigorous")
-    memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    _check_processors(requested)
     return Plan(
         recipe=recipe if loaded.path is None or recipe == loaded.name else str(loaded.path.resolve()),
         size=size,
@@ -197,12 +187,33 @@ def make_plan(
         threads=requested,
         seed=secrets.randbits(31) if seed is None else seed,
         steps=steps,
-        most=most or (scheme.looks[-1] if rigorous else quick),
+        most=most or (scheme.looks[-1] if rigorous else scheme.quick_rounds),
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
         scheme=scheme,
         contents=contents,
     ), recipes
+
+
+def _check_counts(threads: int | None, steps: int, rigorous: bool, most: int | None, scheme: Scheme) -> None:
+    """Reject numbers that no comparison takes, whatever its recipe."""
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads; allowed: at least 1")
+    if threads is not None:
+        _check_processors(threads)
+    if steps < _LEAST_STEPS:
+        raise UsageError(f"{steps} steps of the proof; allowed: at least {_LEAST_STEPS}")
+    if rigorous and most is not None and most not in scheme.looks:
+        allowed = ", ".join(map(str, scheme.looks))
+        raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which verdicts are computed")
+    if not rigorous and most not in (None, scheme.quick_rounds):
+        raise UsageError(f"--processes {most} without --rigorous; allowed: {scheme.quick_rounds}; remedy: --rigorous")
+
+
+def _check_processors(threads: int) -> None:
+    here = len(processors(threads))
+    if threads > here:
+        raise UsageError(f"{threads} threads; allowed: at most {here}, the processors of this process")
 
 
 def _with_export(names: Sequence[str], recipe: Recipe) -> list[str]:

@@ -627,8 +627,8 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference", "jax"], "size": "huge"}, "no size 'huge'"),
         ({"frameworks": ["reference", "jax"], "threads": 10_000}, "10000 threads; allowed: at most"),
         ({"frameworks": ["reference", "jax"], "time_limit_s": -1.0}, "above 0 s"),
-        ({"frameworks": ["reference", "jax"], "most": 8}, "without --rigorous; allowed: one"),
-        ({"frameworks": ["reference", "jax"], "rigorous": True, "most": 7}, "allowed: 8, 16, 24, 30"),
+        ({"frameworks": ["reference", "jax"], "most": 8}, "without --rigorous; allowed: 2"),
+        ({"frameworks": ["reference", "jax"], "rigorous": True, "most": 7}, "allowed: 10, 16, 24, 30"),
         ({"frameworks": ["reference", "jax"], "memory_limit_bytes": 5}, "at least 256 MiB"),
         ({"frameworks": ["reference", "none.py:Name"]}, "none.py of the component 'none.py:Name' cannot be read"),
         ({"frameworks": ["reference"], "vary": {"optimizer": ["sgd", "none.py:Name"]}}, "none.py of the component"),
@@ -643,6 +643,22 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     with pytest.raises(UsageError, match=match):
         run_comparison("digits_lenet", out=tmp_path, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"most": 1}, "--processes 1 without --rigorous; allowed: 2"),
+        ({"steps": 1}, "1 steps of the proof"),
+        ({"threads": 0}, "0 threads; allowed: at least 1"),
+        ({"threads": 10_000}, "10000 threads; allowed: at most"),
+        ({"time_limit_s": -1.0}, "above 0 s"),
+    ],
+)
+def test_numbers_are_checked_before_the_model_is_created(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("raise SystemExit('was run')\n")
+    with pytest.raises(UsageError, match=match):
+        run_comparison(f"{tmp_path / 'net.py'}:Net", frameworks=["reference", "jax"], out=tmp_path / "out", **options)
 
 
 @pytest.mark.parametrize(
