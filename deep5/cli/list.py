@@ -1,9 +1,12 @@
-"""Implementation of `deep5 list`: one line per component, with the install command of missing frameworks."""
+"""Implementation of `deep5 list`: one sentence per component, with the install command of missing frameworks."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import shutil
+import sys
+import textwrap
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -12,7 +15,10 @@ from deep5.core.plugins import install_command, load, registered
 from deep5.core.python_source import parse
 from deep5.recipe.registered import family_of, module_file
 
-__all__ = ["listing"]
+__all__ = ["entry_lines", "listing"]
+
+_COLUMNS = 100
+"""The width of what is not printed on a terminal."""
 
 
 def listing(kind: str) -> list[dict[str, Any]]:
@@ -48,6 +54,22 @@ def listing(kind: str) -> list[dict[str, Any]]:
             row["about"] += f" [{component.unit}, {component.direction} is better]"
         rows.append(row)
     return rows
+
+
+def entry_lines(name: str, about: str, width: int, indent: str = "") -> str:
+    """A component on one line, or on several below each other where the sentence is longer than the terminal.
+
+    Args:
+        name: Its name.
+        about: The sentence.
+        width: Columns of the names.
+        indent: Precedes each line.
+    """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _COLUMNS
+    first, rest = f"{indent}{name:<{width}}  ", " " * (len(indent) + width + 2)
+    left = max(columns - len(rest), 30)
+    lines = textwrap.wrap(about, left, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join((head + line).rstrip() for head, line in zip([first, *[rest] * len(lines)], lines, strict=False))
 
 
 def _installed(component: Any) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> Non
     Recipes that measure deep5 itself are left out; --all shows them.
     """
     with errors(debug, as_json) as show:
-        from deep5.cli.list import listing
+        from deep5.cli.list import entry_lines, listing
         from deep5.core.errors import UnknownName
         from deep5.core.plugins import KINDS
 
@@ -181,7 +181,7 @@ def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> Non
             shown = [row for row in rows if everything or not row.get("internal")]
             width = max((len(row["name"]) for row in shown), default=0)
             for row in shown:
-                show(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
+                show(entry_lines(row["name"], row["about"], width, "  " if kind is None else ""))
             if len(shown) < len(rows):
                 show(f"{'  ' if kind is None else ''}({len(rows) - len(shown)} more measure deep5 itself: add --all)")
 

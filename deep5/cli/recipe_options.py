@@ -97,4 +97,4 @@ def printed(write: Callable[[Any], None]) -> str:
     console = Console()
     with console.capture() as text:
         write(console)
-    return text.get().rstrip("\n")
+    return "\n".join(line.rstrip() for line in text.get().rstrip("\n").splitlines())

@@ -13,6 +13,7 @@ import click
 from deep5.cli.recipe_options import printed
 
 if TYPE_CHECKING:
+    from deep5.results.rerun import Rerun
     from deep5.results.result import Result
 
 __all__ = ["run_again"]
@@ -79,10 +80,21 @@ def run_again(
         show(json.dumps({"result": json.loads(to_json(result)), "rerun": rerun.document()}, indent=2))
     elif not quiet:
         show(f"{printed(partial(_tables, result, rerun))}")
+    elif not (result and rerun):
+        _say(_failure(result, rerun))
     return 0 if result and rerun else 1
 
 
-def _tables(result: Result, rerun: Any, console: Any) -> None:
+def _failure(result: Result, rerun: Rerun) -> str:
+    """Why the exit status is 1, in one line."""
+    odd = [f"{row.what} ({row.since})" for row in rerun.rows if not row.same]
+    reasons = [f"{rerun.second} does not repeat {rerun.first} bit by bit: {'; '.join(odd[:3])}"] if odd else []
+    if not result:
+        reasons.append(f"{rerun.second} is not accepted: {'; '.join(result.reasons) or 'its goals are not met'}")
+    return "; ".join(reasons)
+
+
+def _tables(result: Result, rerun: Rerun, console: Any) -> None:
     from deep5.results.rerun import rerun_table
     from deep5.results.table import verdict_table
 
@@ -92,4 +104,8 @@ def _tables(result: Result, rerun: Any, console: Any) -> None:
 
 
 def _note(text: str) -> None:
-    click.echo(f"deep5: note: {text}", err=True)
+    _say(f"note: {text}")
+
+
+def _say(text: str) -> None:
+    click.echo(f"deep5: {text}", err=True)

@@ -23,6 +23,8 @@ from deep5.recipe.own_modules import importable
 __all__ = ["named_in_file", "read_recipe_file"]
 
 _PARTS = ("FIXED", "MUTABLE", "METRICS")
+# Modules of the base classes of models.
+_LIBRARIES = ("torch.nn.", "keras.", "flax.")
 
 
 def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str, Any], bytes]:
@@ -51,9 +53,11 @@ def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str,
     if missing:
         written = {name: meant for name in scope if name.isupper() and (meant := nearest(name, missing)) is not None}
         near = "".join(f"; it has {name!r}: did you mean {meant!r}?" for name, meant in written.items())
+        models = [] if written else [f"{path}:{name}" for name in _models(scope)]
+        more = f"; remedy: {' or '.join(models[:3])}, to train a model in it" if models else ""
         raise RecipeError(
             f"{path}: the recipe has no {' and no '.join(missing)}; allowed: a file that defines "
-            f"{', '.join(_PARTS)}{near}"
+            f"{', '.join(_PARTS)}{near}{more}"
         )
     return scope, source
 
@@ -82,6 +86,20 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
         names = [known for known, value in scope.items() if not known.startswith("_") and _own(value, scope)]
         raise RecipeError(f"{path} has no {name!r}; allowed: {', '.join(names) or 'nothing'}{suggestion(name, names)}")
     return scope[name]
+
+
+def _models(scope: dict[str, Any]) -> list[str]:
+    """The names of a file's own classes and objects that are models of a library."""
+    from deep5.core.plugins import owner_of
+
+    found = []
+    for name, value in scope.items():
+        if name.startswith("_") or isinstance(value, types.FunctionType) or not _own(value, scope):
+            continue
+        bases = value.__mro__[1:] if isinstance(value, type) else ()
+        if any(base.__module__.startswith(_LIBRARIES) for base in bases) or (not bases and owner_of(value)):
+            found.append(name)
+    return found
 
 
 def _own(value: object, scope: dict[str, Any]) -> bool:

@@ -93,7 +93,7 @@ def arguments(key: str, kind: str, value: Any) -> list[str] | None:
 
 def names_of(signature: inspect.Signature) -> str:
     """The arguments that a component takes, for messages: names, without types and defaults."""
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return ", ".join(f"{stars.get(each.kind, '')}{each.name}" for each in signature.parameters.values()) or "none"
 
 

@@ -277,9 +277,7 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
             trained = replace(network, values=executor.state_dict())
         else:
             trained = executor.export()
-    if isinstance(network, NativeNetwork):
-        run.warn("the network is native code: the result holds its weights and no network.onnx")
-    else:
+    if not isinstance(network, NativeNetwork):  # of native code, the weights are all that a file can hold
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
     write_weights(trained, run.folder.path / "weights.safetensors")
     run.document["provenance"]["trained_weights"] = trained.weights_hash()

@@ -370,6 +370,14 @@ def test_list(kind: str, deep5: Command) -> None:
     assert f"{kind}:\n" in deep5("list").out
 
 
+def test_list_fits_100_columns(deep5: Command) -> None:
+    out = deep5("list", "recipes").out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "".join(json.loads(deep5("list", "recipes", "--json").out)["recipes"][0]["about"].split()) in "".join(
+        out.split()
+    )
+
+
 def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
     rows = json.loads(deep5("list", "recipes", "--json").out)["recipes"]
     assert {row["name"] for row in rows if row["internal"]} == {

@@ -64,6 +64,10 @@ def test_a_difference_is_located_and_explained(deep5: Command, ran: Path) -> Non
     assert f"since step {cells[4]}: 0.125, now" in shown
     assert "another numpy" in shown
     assert "does not repeat" in shown
+    assert not any(line.endswith(" ") for line in answer.out.splitlines())
+    quiet = deep5("run", "--like", str(ran), "--out", "again", "--quiet")
+    assert (quiet.status, quiet.out, quiet.err.count("\n")) == (1, "", 1)
+    assert f"does not repeat {ran.name} bit by bit: trained weights (" in quiet.err
 
 
 def test_a_changed_recipe_is_not_executed(deep5: Command, ran: Path, tmp_path: Path) -> None:

@@ -507,3 +507,10 @@ def test_a_model_in_place_of_a_recipe_may_need_arguments(folder: Path, monkeypat
     set_ = made.with_settings({"model_kwargs.hidden": 6, "dataset_kwargs": {"shape": (4,), "classes": 3}})
     assert set_.value("framework") == "pytorch"
     check_recipe(set_)
+
+
+def test_a_file_of_models_is_no_recipe_and_its_models_are_named(folder: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"has no FIXED .*; remedy: \S+torch_nets\.py:Net or \S+torch_nets\.py:Branches"
+    ):
+        load_recipe(folder / "torch_nets.py")
