@@ -141,8 +141,8 @@ def stored_source(result: Result) -> bytes:
     name, expected = result.document["run_id"], result.document["provenance"]["recipe_source"]
     if expected is None:
         raise UsageError(
-            f"the run {name} was started from Python, without a recipe's file; allowed: runs by deep5 run; remedy: "
-            "start that program again"
+            f"the run {name} has no recipe's file: it was started from Python, or trained a model in place of a "
+            "recipe; allowed: runs of a recipe in a file; remedy: start that program or command again"
         )
     source = read_bytes(result.folder / "recipe.py")
     if hashlib.sha256(source).hexdigest() != expected:
