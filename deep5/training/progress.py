@@ -1,6 +1,7 @@
 """`ProgressBar`: epoch, step, loss, accuracy, samples per second, and the remaining time if it is known.
 
-Until the first step is finished, which includes compilation, it shows the seconds so far.
+Until the first step is finished, which includes compilation, it shows the seconds so far. The samples per second are of
+the current epoch, or since the previous line within it, without evaluations and the first step of each batch size.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.events import Event, StepInfo
+from deep5.core.metric import FirstCalls
 from deep5.core.progress import AGAIN_S, Ongoing
 from deep5.core.quantities import duration
 from deep5.core.tensors import Arrays, to_numpy
@@ -48,7 +50,12 @@ class ProgressBar(Event):
         self._first: Ongoing | None = None
         self._task: Any = None
         self._outputs: Arrays | None = None
-        self._begin = self._last = self._gap = self._samples = self._paused = self._first_step = 0
+        self._begin = self._last = self._gap = self._first_step = 0
+        # What the rate is of: samples, begin, end (None: now), and the time of first steps in between.
+        self._samples = self._since = self._first_ns = 0
+        self._until: int | None = None
+        self._rate: float | None = None
+        self._is_first = FirstCalls()
         # Total number of steps, including those before a resume; None if unknown.
         self._total: int | None = None
 
@@ -62,7 +69,9 @@ class ProgressBar(Event):
 
         self._console = self._console or console_of(sys.stderr)
         self._begin = self._last = perf_counter_ns()
-        self._gap, self._samples, self._paused = -1, 0, 0  # the first step is always due
+        self._gap = -1  # the first step is always due
+        self._rate, self._is_first = None, FirstCalls()
+        self._count_from(self._begin)
         self._first_step, self._total = trainer.step, _total_steps(trainer)
         if self._on_stderr:
             self._first = Ongoing("first step, with what it compiles")
@@ -85,26 +94,29 @@ class ProgressBar(Event):
             "", completed=trainer.step, total=self._total, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
         )
 
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        """Count the samples per second anew."""
+        self._count_from(perf_counter_ns())
+
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         """Store the outputs; update the bar if an update is due."""
-        self._samples += info.global_batch_size or info.batch_size
+        if self._is_first(info):
+            self._first_ns += end_ns - begin_ns
+        else:
+            self._samples += info.global_batch_size or info.batch_size
         self._outputs = outputs
         if end_ns - self._last >= self._gap:
             self._update(trainer, info.epoch, end_ns)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         """Exclude evaluation from samples per second."""
-        self._pause_begin = perf_counter_ns()
+        self._until = perf_counter_ns()
 
     def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
         """Show within a long evaluation that it continues, if an update is due."""
         now = perf_counter_ns()
         if now - self._last >= self._gap:
             self._update(trainer, trainer.epoch - 1, now)  # the trainer counts the epoch as finished
-
-    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Subtract the evaluation's time."""
-        self._paused += perf_counter_ns() - self._pause_begin
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Update the bar if due and after the last epoch, or print the epoch's line."""
@@ -145,6 +157,11 @@ class ProgressBar(Event):
             soft_wrap=True,
         )
         self._last = perf_counter_ns()
+        if self._until is None:
+            self._count_from(self._last)
+
+    def _count_from(self, now: int) -> None:
+        self._samples, self._since, self._first_ns, self._until = 0, now, 0, None
 
     def _draw(self, trainer: Any, epoch: int) -> None:
         begin = perf_counter_ns()
@@ -163,11 +180,13 @@ class ProgressBar(Event):
         # Outputs may be large and on any device: read only the loss, as late as possible.
         loss = (self._outputs or {}).get(trainer.loss)
         accuracy = trainer.scores.get("accuracy")
-        rate = self._samples / max((perf_counter_ns() - self._begin - self._paused) / 1e9, 1e-9)
+        busy = (self._until or perf_counter_ns()) - self._since - self._first_ns
+        if self._samples:  # otherwise as before: nothing to count has passed
+            self._rate = self._samples / max(busy / 1e9, 1e-9)
         figures = [
             f"loss {float(to_numpy(loss)):.4f}" if loss is not None else "loss -",
             f"accuracy {accuracy:.2f} %" if accuracy is not None else "accuracy -",
-            f"{rate:,.0f} samples/s",
+            f"{self._rate:,.0f} samples/s" if self._rate is not None else "- samples/s",
         ]
         if self._total is not None:
             figures.append(f"{duration(self._left_s(trainer, self._total))} left")

@@ -7,9 +7,16 @@ import pty
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
+
+from deep5.core.events import StepInfo
+from deep5.training import progress as bars
 
 # The first step is as slow as a compilation, and the times of the reports are scaled down with it. The step after the
 # first one counts the threads that report.
@@ -112,3 +119,39 @@ def test_a_quiet_run_reports_no_first_step(quiet: bool, capsys: pytest.CaptureFi
     with progress.silenced(quiet), progress.Ongoing("first step") as report:
         assert (report._thread is None) == quiet
     assert capsys.readouterr().err == ""
+
+
+def rates(monkeypatch: pytest.MonkeyPatch, lines_ns: int = 60_000_000_000) -> list[str]:
+    """The rates of an epoch with a slow first step, of a second one, and of a third with one step of a new size."""
+    monkeypatch.setattr(bars, "_LINES_NS", lines_ns)
+    clock = SimpleNamespace(now=1)
+    monkeypatch.setattr(bars, "perf_counter_ns", lambda: clock.now)
+    out = StringIO()
+    bar = bars.ProgressBar(console=Console(file=out, width=200))
+    dataset = SimpleNamespace(step=0, epoch=0, epochs=3, loss="loss", scores={}, accumulate=1, batch=0)
+    trainer: Any = dataset
+    monkeypatch.setattr(bars, "_total_steps", lambda _: None)
+    bar.before_training(trainer)
+    for epoch, steps in enumerate(([(10, 8.0), (10, 0.5), (10, 0.5)], [(10, 0.25), (10, 0.25)], [(7, 3.0)])):
+        bar.before_epoch(trainer, epoch)
+        for size, seconds in steps:
+            begin = clock.now
+            clock.now += int(seconds * 1e9)
+            trainer.step += 1
+            bar.after_step(trainer, StepInfo(step=trainer.step, epoch=epoch, batch_size=size), {}, begin, clock.now)
+        bar.before_evaluation(trainer, epoch)
+        clock.now += 5_000_000_000
+        bar.after_evaluation(trainer, epoch, {})
+        bar.after_epoch(trainer, epoch)
+    bar.after_training(trainer)
+    return re.findall(r"(\S+) samples/s", out.getvalue())
+
+
+def test_the_rate_is_of_the_epoch_without_first_steps_and_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The last epoch has only the first step of its batch size: the rate is that of the epoch before.
+    assert rates(monkeypatch) == ["20", "40", "40"]
+
+
+def test_the_rate_of_a_line_within_an_epoch_is_since_the_previous_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A line after each step but the first of the run, which is printed before a rate is known, and one per epoch.
+    assert rates(monkeypatch, lines_ns=1) == ["-", "20", "20", "20", "40", "40", "40", "40", "40"]
