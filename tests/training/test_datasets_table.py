@@ -174,7 +174,18 @@ BAD = {
     "a header only": (b"a,y\n", {}, r"t\.csv has no rows"),
     "one row": (b"a,y\n1,2.5\n", {}, r"'y' is 2\.5 in every row"),
     "one class": (b"a,y\n1,no\n2,no\n", {}, r"are all 'no'; allowed: at least two classes"),
-    "a class of one": (b"a,y\n1,p\n2,n\n3,n\n", {}, r"class 1 has only one sample"),
+    "a class of one": (b"a,y\n1,p\n2,n\n3,n\n", {}, r"class 'p' has only one sample"),
+    "a string in the target": (
+        b"a,y\n1,2\n3,x\n4,5\n",
+        {},
+        r"row 2, column 'y': got 'x'.*correct the cell, .*task='classification' if its values are classes$",
+    ),
+    "a class of one among numbers": (
+        b"a,y\n1,2\n3,x\n4,5\n5,2\n6,5\n",
+        {"task": "classification"},
+        r"class 'x' has only one sample.*remedy: more samples of it, none of it, or test samples that are given apart",
+    ),
+    "a string in a feature": (b"a,y\n1,2\nx,3\n4,5\n", {}, r"row 2, column 'a': got 'x'.*or categorical=\['a'\]$"),
     "a column twice": (b"a,a,y\n1,2,3\n", {}, r"has the column 'a' twice"),
     "no header": (b"1,2,3\n4,5,6\n", {}, r"first line of .* holds the number '1'.*columns=\["),
     "a misspelt target": (b"a,lable\n1,2\n", {"target": "label"}, r"no column 'label'.*did you mean 'lable'\?"),
@@ -201,6 +212,14 @@ def test_bad_tables_are_named(case: str, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         table(str(path), **{"target": "y", **arguments})
+
+
+def test_classes_that_are_strings_and_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,y\n1,2\n3,x\n4,10\n5,2\n6,x\n7,10\n")
+    assert table(str(path), target="y", task="classification").description["classes"] == ["10", "2", "x"]
+    path.write_bytes(b"a,y\n1,2\n3,1\n4,10\n5,2\n6,1\n7,10\n")
+    assert table(str(path), target="y", task="classification").description["columns"]["y"] == "integer"
 
 
 def test_other_bad_input(tmp_path: Path, flights: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,7 @@ def class_split(
         labels,
         test_length=None if own is None else len(test_names),
         test_labels=test_labels,
+        classes=classes,
         given=f"the folders train and {own}",
         test_share=test_share,
         split_seed=split_seed,

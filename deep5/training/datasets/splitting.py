@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +14,16 @@ from deep5.core.seeds import generator
 __all__ = ["Selection", "check_limit", "check_share", "drawn", "evenly", "selected", "split_hash", "stratified"]
 
 
-def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def stratified(
+    labels: np.ndarray, share: float, seed: int, classes: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """A seeded split that keeps the class proportions.
 
     Args:
         labels: The labels of all samples, shape (N,).
         share: Fraction of each class in the test part; at least one sample, and not all of them.
         seed: The seed of the draw.
+        classes: Names of the classes, for messages; none: their numbers.
 
     Returns:
         Indices of the training part, in rounds of one sample per class, so that every prefix is balanced; and sorted
@@ -32,9 +36,10 @@ def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
         if len(own) < 2:
+            name = repr(classes[label])[:60] if len(classes) else label
             raise UsageError(
-                f"class {label} has only one sample, which cannot be split; allowed: at least two of each class; "
-                "remedy: say which samples are for the test"
+                f"class {name} has only one sample, which cannot be split; allowed: at least two of each class; "
+                "remedy: more samples of it, none of it, or test samples that are given apart"
             )
         own = own[generator(seed, "split", int(label)).permutation(len(own))]
         cut = min(max(1, round(share * len(own))), len(own) - 1)
@@ -94,6 +99,7 @@ def selected(
     test_length: int | None = None,
     test_labels: np.ndarray | None = None,
     given: str = "the files given",
+    classes: Sequence[str] = (),
     test_share: float = 0.2,
     split_seed: int = 0,
     limit: int | None = None,
@@ -108,6 +114,7 @@ def selected(
         test_length: The number of separate test samples; None: the split is drawn.
         test_labels: Their classes.
         given: Describes a split that is given.
+        classes: Names of the classes, for messages; none: their numbers.
         test_share: Fraction of the samples in the test part, if it is drawn.
         split_seed: The seed of the draw.
         limit: The number of training samples to keep, balanced by class where labels are known; None: all.
@@ -124,7 +131,7 @@ def selected(
             parts = drawn(what, length, test_share, split_seed)
             text = f"{test_share:g} of the samples to the test set, seed {split_seed}"
         else:
-            parts = stratified(labels, check_share(what, test_share), split_seed)
+            parts = stratified(labels, check_share(what, test_share), split_seed, classes)
             text = f"stratified by class, {test_share:g} of each to the test set, seed {split_seed}"
         own = (labels, labels)
     kept = []

@@ -10,13 +10,16 @@ import numpy as np
 
 from deep5.core.errors import UsageError
 
-__all__ = ["MISSING", "Column", "Rows", "column_of"]
+__all__ = ["MISSING", "Column", "Role", "Rows", "column_of"]
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "null", "NULL", "None", "<NA>", "?")
 """Strings that stand for a missing value in a CSV file."""
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _TRUTH = {"true": 1.0, "false": 0.0}
+
+Role = Literal["feature", "target", "classes"]
+"""What a column is for: an input, the target of a task that is inferred or a regression, or a target of classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,15 @@ class Column:
 
 
 def column_of(
-    what: str, name: str, content: Any, rows: Rows, *, typed: bool, category: bool, missing: Sequence[str]
+    what: str,
+    name: str,
+    content: Any,
+    rows: Rows,
+    *,
+    typed: bool,
+    category: bool,
+    missing: Sequence[str],
+    role: Role = "feature",
 ) -> Column:
     """A column with its type.
 
@@ -101,6 +112,7 @@ def column_of(
         typed: Whether the column has a type; strings are then categories.
         category: Whether the caller declares it a category.
         missing: Strings that stand for a missing value.
+        role: What the column is for; of classes, strings may be among numbers.
 
     Raises:
         UsageError: A cell does not fit the others, or the column's type has no meaning as a number or category; the
@@ -138,11 +150,11 @@ def column_of(
             f"{what}: {rows.names[0]}, column {name!r} is of type {kind}; allowed: numbers, booleans and strings; "
             "remedy: features= without it, or convert it before"
         )
-    return _of_texts(what, name, content.cast(pa.string()), rows, typed, category, missing)
+    return _of_texts(what, name, content.cast(pa.string()), rows, typed, category, missing, role)
 
 
 def _of_texts(
-    what: str, name: str, content: Any, rows: Rows, typed: bool, category: bool, missing: Sequence[str]
+    what: str, name: str, content: Any, rows: Rows, typed: bool, category: bool, missing: Sequence[str], role: Role
 ) -> Column:
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -159,21 +171,27 @@ def _of_texts(
         number = pc.fill_null(pc.match_substring_regex(content, _NUMBER), False).to_numpy(zero_copy_only=False)
         number = number & ~absent
         wrong = np.flatnonzero(~number & ~absent)
-        if len(wrong) * 2 <= present and (len(wrong) or typed):
+        mixed = len(wrong) * 2 <= present and (len(wrong) > 0 or typed)
+        category = mixed and role == "classes"
+        if mixed and not category:
             row = int(wrong[0]) if len(wrong) else int(np.flatnonzero(number)[0])
             value = content[row].as_py()
             if typed and not len(wrong):
                 raise UsageError(
                     f"{what}: {rows.at(row)}, column {name!r}: got the string {value!r:.60}, which is a number; "
-                    f"allowed: numbers with a type of numbers; remedy: convert the column, or categorical=[{name!r}]"
+                    "allowed: numbers with a type of numbers; remedy: convert the column, or "
+                    f"{_as_category_by(name, role)}"
                 )
-            raise _bad(what, rows, row, name, value, f"numbers, as most cells of the column are ({len(wrong)} are not)")
-        if not len(wrong):
+            allowed = f"numbers, as most cells of the column are ({len(wrong)} are not)"
+            raise _bad(what, rows, row, name, value, allowed, role)
+        if not len(wrong) and not category:
             masked = pc.if_else(pa.array(absent), pa.scalar(None, pa.string()), content)
             values = masked.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float64)
             found = Column(name=name, kind="number", values=values, categories=(), missing=absent)
             if infinite := np.flatnonzero(np.isinf(values)).tolist():
-                raise _bad(what, rows, infinite[0], name, content[infinite[0]].as_py(), "numbers that float64 holds")
+                raise _bad(
+                    what, rows, infinite[0], name, content[infinite[0]].as_py(), "numbers that float64 holds", role
+                )
             return _checked(what, found, rows)
     encoded = pc.dictionary_encode(content)
     words = [word or "" for word in encoded.dictionary.to_pylist()]
@@ -218,8 +236,12 @@ def _checked(what: str, column: Column, rows: Rows) -> Column:
     return column
 
 
-def _bad(what: str, rows: Rows, row: int, name: str, value: Any, allowed: str) -> UsageError:
+def _as_category_by(name: str, role: Role) -> str:
+    return f"categorical=[{name!r}]" if role == "feature" else "task='classification' if its values are classes"
+
+
+def _bad(what: str, rows: Rows, row: int, name: str, value: Any, allowed: str, role: Role) -> UsageError:
     return UsageError(
         f"{what}: {rows.at(row)}, column {name!r}: got {value!r:.60}; allowed: {allowed}; remedy: correct the cell, "
-        f"missing_values=[{value!r:.60}] if it stands for a missing value, or categorical=[{name!r}]"
+        f"missing_values=[{value!r:.60}] if it stands for a missing value, or {_as_category_by(name, role)}"
     )

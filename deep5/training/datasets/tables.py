@@ -12,7 +12,7 @@ from deep5.core.errors import UsageError, brief
 from deep5.training.dataset import ArrayDataset, Splits
 from deep5.training.datasets.class_names import class_numbers, mapping_sentence
 from deep5.training.datasets.splitting import selected
-from deep5.training.datasets.table_columns import MISSING, Column, Rows, column_of
+from deep5.training.datasets.table_columns import MISSING, Column, Role, Rows, column_of
 from deep5.training.datasets.table_inputs import check_features, input_matrix
 from deep5.training.datasets.table_source import RawTable, read_table
 
@@ -109,7 +109,10 @@ def table(
     sources = [read_table(what, path, "path", wanted=wanted, separator=separator, columns=columns)]
     if test_path is not None:
         sources.append(read_table(what, test_path, "test_path", wanted=wanted, separator=separator, columns=columns))
-    read = _columns(what, sources, target, features, categorical, (*MISSING, *missing_values), missing)
+    classify = task == "classification"
+    read = _columns(
+        what, sources, target, features, categorical, (*MISSING, *missing_values), missing, classify=classify
+    )
     classes, labels = _labels(what, read, task)
     first = int((read.kept < sources[0].content.num_rows).sum())
     separate = len(sources) > 1
@@ -120,6 +123,7 @@ def table(
         test_length=len(read.kept) - first if separate else None,
         test_labels=labels[first:] if classes and separate else None,
         given="the tables given",
+        classes=classes,
         test_share=test_share,
         split_seed=split_seed,
         limit=limit,
@@ -173,6 +177,8 @@ def _columns(
     categorical: Sequence[str],
     tokens: Sequence[str],
     missing: str,
+    *,
+    classify: bool,
 ) -> _Read:
     """All columns with their types, and the rows that are kept."""
     import pyarrow as pa
@@ -216,7 +222,10 @@ def _columns(
         column_of(what, name, content[name], rows, typed=typed, category=name in categorical, missing=tokens)
         for name in chosen
     ]
-    goal = column_of(what, target, content[target], rows, typed=typed, category=target in categorical, missing=tokens)
+    role: Role = "classes" if classify else "target"
+    goal = column_of(
+        what, target, content[target], rows, typed=typed, category=target in categorical, missing=tokens, role=role
+    )
     read = _Read(target=goal, features=made, rows=rows, kept=np.arange(sum(rows.counts)))
     _settle_missing(what, read, missing)
     read.decisions += check_features(what, read.features, read.target)
