@@ -37,7 +37,8 @@ def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> N
         ledger.skip("goals against recipe.py: they are not of the full size, or not written as literals")
         return
     declared = [None if entry.get("goal") is None else str(entry["goal"]) for entry in recipe["metrics"]]
-    units = [row["unit"] for row in document["metrics"]]
+    # A comparison evaluates no metrics, and states no units.
+    units = [row["unit"] for row in document["metrics"]] if "metrics" in document else [None] * len(declared)
     same = len(stated) == len(declared) == len(units) and all(map(_same, stated, declared, units))
     ledger.hold(
         11,
@@ -209,16 +210,21 @@ def _is_plain(tree: ast.Module, name: str, place: int | None, uses: int) -> bool
     return len(usual) == len(calls) == uses
 
 
-def _same(stated: Any, declared: str | None, unit: str) -> bool:
-    """Whether a goal as written, such as `"< 1 min"` or 60, is the declared one, such as `"< 60"`, in the unit."""
+def _same(stated: Any, declared: str | None, unit: str | None) -> bool:
+    """Whether a goal as written, such as `"< 1 min"` or 60, is the declared one, such as `"< 60"`, in the unit.
+
+    Without a unit, it is any into which that of the written one converts.
+    """
     if stated is None or declared is None:
         return stated is declared is None
     one, other = _GOAL.match(str(stated)), _GOAL.match(declared)
-    if one is None or other is None:
+    if one is None or other is None or one[1] not in (None, other[1]):
         return False
-    bound = float(one[2])
-    if isinstance(stated, str) and one[3].strip() not in ("", unit) and math.isfinite(bound):
-        if one[3].strip() not in units_like(unit):
-            return False
-        bound = float(f"{convert(one[2], one[3].strip(), unit):.15g}")  # with the digits of a declared goal
-    return one[1] in (None, other[1]) and bound == float(other[2])
+    bound, own = float(one[2]), one[3].strip()
+    if bound == float(other[2]) and (unit is None or own in ("", unit)):
+        return True
+    wanted = [each for each in units_like(own) if unit in (None, each) and each != own]
+    # With the digits of a declared goal.
+    return math.isfinite(bound) and any(
+        float(f"{convert(one[2], own, each):.15g}") == float(other[2]) for each in wanted
+    )

@@ -15,6 +15,7 @@ import pytest
 import deep5 as d5
 import honest_results
 from deep5.audit import audit
+from deep5.audit.declared import _same
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
@@ -474,3 +475,26 @@ def test_goals_in_other_units_than_the_metrics_are_those_declared(tmp_path: Path
     for goal, other in (("1.7 min", "1.7 s"), ("1.7 min", "1.8 min"), ("100 GB", "100 GiB"), ("100 GB", "100 s")):
         (folder / "recipe.py").write_text(stored.replace(goal, other))
         assert any("the goals are not those of recipe.py" in str(found) for found in audit([folder]).findings)
+
+
+@pytest.mark.parametrize(
+    ("stated", "declared", "unit", "same"),
+    [
+        ("< 1 min", "< 60", "s", True),
+        ("< 1 min", "< 60", "ms", False),
+        ("< 1 min", "< 60", None, True),
+        ("< 1 min", "< 61", None, False),
+        ("< 1 min", "< 1", "s", False),
+        ("< 60 s", "< 60", "s", True),
+        ("< 60 s", "<= 60", "s", False),
+        (60, "<= 60", "s", True),
+        (">= 97 %", ">= 97", "%", True),
+        (">= 97 %", ">= 97", None, True),
+        (">= 97 %", ">= 0.97", None, False),
+        ("< 1e999 s", "< 60", "s", False),
+        (None, None, "s", True),
+        (None, "< 60", "s", False),
+    ],
+)
+def test_a_goal_as_written_and_as_declared(stated: object, declared: str | None, unit: str | None, same: bool) -> None:
+    assert _same(stated, declared, unit) == same
