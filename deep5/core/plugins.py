@@ -53,6 +53,7 @@ KINDS = {
 # Module to its distribution and to the extra of deep5 that installs it.
 _EXTRAS = {
     "torch": "pytorch",
+    "onnxscript": "pytorch",
     "tensorflow": "tensorflow",
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",

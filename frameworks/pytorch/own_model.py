@@ -8,17 +8,19 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from deep5.core.errors import Unsupported, described
+from deep5.core.errors import MissingDependency, Unsupported, described
 from deep5.core.executors import GraphExecutor
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_files import is_own_file
 from deep5.core.own_model import Exported, OwnModel
+from deep5.core.plugins import install_command
 from deep5.core.tensors import TensorSpec, dtype_name
 from deep5.frameworks.pytorch.given_masks import exportable_dropout
 from deep5.frameworks.pytorch.native import ModuleExecutor, from_module
@@ -100,8 +102,16 @@ class TorchModel(OwnModel):
         """Export by `torch.onnx.export(dynamo=True)` in training mode; unoptimized, parameters keep their names.
 
         Raises:
+            MissingDependency: onnxscript is not installed.
             Unsupported: The module cannot be exported, or the export has other parameters.
         """
+        try:
+            metadata.version("onnxscript")
+        except metadata.PackageNotFoundError as error:
+            raise MissingDependency(
+                "exporting a PyTorch module needs the package 'onnxscript', which is not installed; remedy: "
+                f"{install_command('onnxscript')}, or run the module as it is on pytorch"
+            ) from error
         proto = self._exported(training=True)
         drawn = _drawn(proto)
         if drawn and drawn != _drawn(self._exported(training=False)):
@@ -250,9 +260,25 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            with _without_graphs():
+                yield
     finally:
         logging.disable(level)
+
+
+@contextmanager
+def _without_graphs() -> Iterator[None]:
+    """Without the graphs that `torch.export` prints with an error; what the module or another thread prints is kept."""
+    printing: dict[str, Any] = {}
+    with suppress(ImportError):
+        from torch.export import _trace
+
+        printing = vars(_trace)
+    printing["print"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        printing.pop("print", None)
 
 
 def _why_not(name: str, error: BaseException) -> str:

@@ -354,6 +354,22 @@ def test_a_module_with_a_branch_on_values_is_refused_with_its_line(folder: Path)
         check_recipe(recipe(folder, "torch_nets.py:Branches", "jax", fixed=False))
 
 
+def test_what_is_printed_while_an_export_fails_is_the_module_s(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "loud.py").write_text(
+        "import sys, torch\n"
+        "class Loud(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(4, 3)\n"
+        "    def forward(self, x):\n"
+        "        print('said by the module', file=sys.stderr)\n"
+        "        return super().forward(x if x.sum() > 0 else -x)\n"
+    )
+    with pytest.raises(RecipeError, match="Loud cannot be exported"):
+        check_recipe(recipe(folder, "loud.py:Loud", "jax", fixed=False))
+    said = capfd.readouterr()
+    assert (said.out, {*said.err.splitlines()}) == ("", {"said by the module"})
+
+
 def test_a_function_is_a_loss_of_its_framework(folder: Path) -> None:
     own = run(
         recipe(folder, "torch_nets.py:Net", "pytorch", fixed=False, loss=str(folder / "torch_nets.py:smoothed")), folder
@@ -452,6 +468,10 @@ def test_what_has_no_export_runs_on_its_own_framework_only(folder: Path, monkeyp
         check_recipe(recipe(folder, "keras_nets.py:model", "reference", fixed=False))
     with pytest.raises(MissingDependency, match=r"needs the package 'jax2onnx', .*remedy: pip install 'deep5\[jax-exp"):
         check_recipe(recipe(folder, "flax_nets.py:pair", "reference", fixed=False))
+    remedy = r"needs the package 'onnxscript', .*remedy: pip install 'deep5\[pytorch\]', or run the module as it is"
+    with pytest.raises(MissingDependency, match=remedy):
+        check_recipe(recipe(folder, "torch_nets.py:Net", "reference", fixed=False))
+    check_recipe(recipe(folder, "torch_nets.py:Net", "pytorch", fixed=False))
 
 
 # A model in place of a recipe ----------------------------------------------------------------------------------------
