@@ -16,7 +16,9 @@ import pytest
 
 import deep5
 import forked
+from built import run
 from comparison_cases import written_comparison
+from extras import environment_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -47,32 +49,60 @@ def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest
     script.write_text(code)
     if '"results"' in code:
         shutil.copytree(request.getfixturevalue("finished").parent, tmp_path / "results")
-    if '"iris.csv"' in code:
-        write_irises(tmp_path)
+    if '"points.csv"' in code:
+        write_points(tmp_path)
     done = forked.run(["-W", "error", str(script)], cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
-def write_irises(folder: Path) -> None:
+def write_points(folder: Path) -> None:
     """The table of README's example, by README's command."""
-    line = next(line for page, body in blocks("sh") for line in body.splitlines() if "iris.csv" in line)
+    line = next(line for page, body in blocks("sh") for line in body.splitlines() if "'points.csv'" in line)
     program, flag, code = shlex.split(line)
-    assert (program, flag) == ("python", "-c")
+    assert (program, flag) == (".venv/bin/python", "-c")
     done = forked.run([flag, code], cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
+def extras_of(line: str) -> list[str]:
+    """The extras of deep5 that a command of pip installs."""
+    return re.findall(r"'\.\[(.*?)\]'", line)[0].split(",")
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with what `make run` installs, and the command of pip in README's section on own models."""
+    make = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "$(INSTALL) -e '.[pytorch]'" in line)
+    pip = next(line for _, body in blocks("sh") for line in body.splitlines() if line.startswith(".venv/bin/pip "))
+    return environment_of({*extras_of(make), *extras_of(pip)}, tmp_path_factory.mktemp("documented"))
+
+
+def own_net(folder: Path) -> list[list[str]]:
+    """Write README's example of a module and a table; returns its commands of deep5."""
+    net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
+    (folder / "my_net.py").write_text(net)
+    lines = [line for page, line in commands() if page == "README.md" and ("my_net.py" in line or "points.csv" in line)]
+    assert [line.split()[1] for line in lines] == ["show", "run", "compare"]
+    return [shlex.split(line)[1:] for line in lines]
+
+
 @pytest.mark.daily
 def test_a_module_and_a_table_reach_a_verdict_as_the_readme_says(tmp_path: Path) -> None:
-    write_irises(tmp_path)
-    net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
-    (tmp_path / "my_net.py").write_text(net)
-    lines = [line for page, line in commands() if page == "README.md" and ("my_net.py" in line or "iris.csv" in line)]
-    assert [line.split()[1] for line in lines] == ["show", "run", "compare"]
-    for line in lines[:2]:
-        done = forked.run(["-m", "deep5", *shlex.split(line)[1:]], cwd=tmp_path)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
+    write_points(tmp_path)
+    for words in own_net(tmp_path)[:2]:
+        done = forked.run(["-m", "deep5", *words], cwd=tmp_path)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
     assert "accepted (closed; success)" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_readme_installs_what_its_module_and_table_need(documented: Path, tmp_path: Path) -> None:
+    """Its commands run as written, without the other packages of this environment."""
+    table = next(line for _, body in blocks("sh") for line in body.splitlines() if "'points.csv'" in line)
+    for words in [shlex.split(table)[1:], *(["-m", "deep5", *words] for words in own_net(tmp_path))]:
+        done = run(documented, *words, cwd=tmp_path)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    assert run(documented, "-c", "import pandas", cwd=tmp_path).returncode == 1
 
 
 def commands() -> list[tuple[str, str]]:
@@ -185,8 +215,8 @@ def test_commands_are_understood(
         cube = "\n\ndef cube(x):\n    return x**3\n"
         operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
-    if "my_net.py" in words or "path=iris.csv" in words:
-        write_irises(tmp_path)
+    if "my_net.py" in words or "path=points.csv" in words:
+        write_points(tmp_path)
         net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
         (tmp_path / "my_net.py").write_text(net)
     if any(word.startswith("my_model.py") for word in words):
