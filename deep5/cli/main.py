@@ -23,6 +23,7 @@ from deep5.cli.group import CommandGroup, DefaultGroup
 from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
 from deep5.cli.streams import output_status, steady_streams
 from deep5.core.errors import brief, described
+from deep5.core.library_reports import hide_reports
 from deep5.core.progress import silenced
 from deep5.core.terminal import plain
 
@@ -282,6 +283,7 @@ def main() -> None:
         sys.unraisablehook = partial(_not_lost, debug="--debug" in sys.argv)
         threading.excepthook = partial(_in_thread, debug="--debug" in sys.argv)
         steady_streams()
+        hide_reports()
         if "_DEEP5_COMPLETE" in os.environ:
             import deep5.cli.completion  # noqa: F401  # registers the script of bash
         with silenced("--quiet" in sys.argv):

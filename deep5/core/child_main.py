@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from deep5.core.library_reports import hide_reports
 from deep5.core.parent_watch import die_with_parent
 from deep5.core.progress import silenced
 
@@ -30,6 +31,7 @@ def main(job: Mapping[str, Any], words: Sequence[str]) -> None:
     """
     if job["parent"] is not None:
         die_with_parent(job["parent"])
+    hide_reports()
     # The parent reports progress, and quotes what this process prints in the message of an error.
     with silenced():
         _function(job["function"])(*job["arguments"], *([list(words)] if words else []))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,11 +11,11 @@ from typing_extensions import override
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
+from deep5.core.library_reports import hide_reports, without_reports
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_model import OwnModel
 from deep5.core.tensors import NAMESPACES, Device, TensorSpec
 from deep5.core.tensors import device as read_device
-from deep5.frameworks.tensorflow.quiet import without_reports
 
 if TYPE_CHECKING:
     from deep5.core.layer_clock import LayerClock
@@ -42,11 +39,9 @@ class TensorFlow(Framework):
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
-        # Level 2 hides info messages and warnings, but shows errors.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        hide_reports()
         # Imported here, so a missing TensorFlow is reported first.
-        with nullcontext() if "tensorflow" in sys.modules else without_reports():
-            import tensorflow
+        import tensorflow
 
         self._tf, self._found = tensorflow, _processors()
         NAMESPACES["tensorflow"] = _namespace

@@ -28,10 +28,10 @@ XLA: Any = d5.framework("tensorflow:xla")
 
 import tensorflow as tf  # noqa: E402
 
+from deep5.core.library_reports import without_reports  # noqa: E402
 from deep5.frameworks.tensorflow.framework import TensorFlow, from_model  # noqa: E402
 from deep5.frameworks.tensorflow.memory import shared  # noqa: E402
 from deep5.frameworks.tensorflow.placement import without_kernel  # noqa: E402
-from deep5.frameworks.tensorflow.quiet import without_reports  # noqa: E402
 from deep5.frameworks.tensorflow.traced import Traced  # noqa: E402
 
 executor = functools.partial(shared_executor, BACKENDS["tensorflow"])

@@ -24,7 +24,7 @@ from executor_cases import SMALL, arrays, batch, normal
 from operator_cases import CONVOLUTIONS, I7, RNG, cases, named, runtime, single, with_loss
 
 from deep5.frameworks.tensorflow.probe import runs  # isort: skip
-from deep5.frameworks.tensorflow.quiet import without_reports  # isort: skip
+from deep5.core.library_reports import without_reports  # isort: skip
 
 CASES = cases("tensorflow")
 QUIET = """
