@@ -128,6 +128,8 @@ class DatasetRecord:
             options = " ".join(f"--set {name}=…" for name in needed)
             console.print(Text(plain(f"Set what is required: deep5 show dataset {self.source} {options}")))
             return
+        # The samples come last and stay on the screen.
+        _print_arguments(self.accepted, console, self.given)
         rows = []
         for name in ("train", "test"):
             own = getattr(self.splits, name)
@@ -138,8 +140,6 @@ class DatasetRecord:
         _print_description(self.description, console)
         console.print()
         _print_samples(self, console)
-        console.print()
-        _print_arguments(self.accepted, console, self.given)
 
 
 def arguments_of(make: Callable[..., Any]) -> list[Argument]:

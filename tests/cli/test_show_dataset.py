@@ -37,6 +37,8 @@ def test_a_data_set_is_shown(deep5: Command) -> None:
     assert "stratified by class, 0.2 of each to the test set, seed 0" in out
     assert out.count("float32[1, 28, 28]: 0 … ") == 3
     assert "split_seed  0      The seed of the stratified split." in out
+    # The samples stay on the screen.
+    assert out.index("split_seed  0 ") < out.index("train  1,438") < out.index("float32[1, 28, 28]: 0 … ")
 
 
 def test_without_required_arguments_these_are_shown(deep5: Command) -> None:

@@ -76,6 +76,24 @@ def test_windows_of_words(rhyme: Path, tmp_path: Path) -> None:
     assert words[1] in RHYME.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "decisions"),
+    [
+        ("", "", []),
+        ("", "zebra", ["1 test token is not in the vocabulary: <unk>"]),
+        ("yak yak", "", ["2 training tokens are not in the vocabulary: <unk>"]),
+        ("yak", "zebra", ["1 training and 1 test tokens are not in the vocabulary: <unk>"]),
+    ],
+)
+def test_unknown_tokens_are_counted_where_there_are_any(
+    train: str, test: str, decisions: list[str], tmp_path: Path
+) -> None:
+    for name, rare in (("train", train), ("test", test)):
+        (tmp_path / f"{name}.txt").write_text(f"a b c d a b c d {rare} a b c d")
+    settings = {"tokens": "words", "length": 4, "vocabulary_size": 5, "test_path": str(tmp_path / "test.txt")}
+    assert text(str(tmp_path / "train.txt"), **settings).description["decisions"] == decisions
+
+
 def test_labels_of_folders(tmp_path: Path) -> None:
     for name, line in (("cats", "meow purr"), ("dogs", "woof growl howl")):
         (tmp_path / "pets" / name).mkdir(parents=True)

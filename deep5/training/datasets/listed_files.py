@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,25 @@ from deep5.core.errors import UsageError, brief
 from deep5.core.files import is_file
 from deep5.training.downloads import given_path
 
-__all__ = ["listed_files"]
+__all__ = ["files_in_brief", "listed_files"]
+
+
+def files_in_brief(groups: Sequence[Sequence[Path]], what: str, note: str = "") -> str:
+    """The numbers of files of each part, and the first file.
+
+    Args:
+        groups: The files of each part, at least one.
+        what: What a file is, in the singular.
+        note: What follows the noun.
+
+    >>> files_in_brief([[Path("in/a.tar")]], "tar file")
+    '1 tar file, a.tar'
+    >>> files_in_brief([[Path("a")], [Path("b")]], "TFRecord file", " (GZIP)")
+    '1 + 1 TFRecord files (GZIP), a …'
+    """
+    several = sum(map(len, groups)) > 1
+    counts = " + ".join(str(len(paths)) for paths in groups)
+    return f"{counts} {what}{'s' * several}{note}, {groups[0][0].name}{' …' * several}"
 
 
 def listed_files(what: str, name: str, given: Any, kind: str) -> list[Path]:

@@ -282,4 +282,6 @@ def _unknown(vocabulary: Vocabulary, streams: Sequence[np.ndarray]) -> list[str]
     if vocabulary.unknown is None:
         return []
     counts = [int((stream == vocabulary.unknown).sum()) for stream in streams]
-    return [f"{counts[0]} training and {counts[1]} test tokens are not in the vocabulary: {_UNKNOWN}"]
+    found = " and ".join(f"{count} {part}" for count, part in zip(counts, ("training", "test"), strict=True) if count)
+    verb = "token is" if sum(counts) == 1 else "tokens are"
+    return [f"{found} {verb} not in the vocabulary: {_UNKNOWN}"] if found else []

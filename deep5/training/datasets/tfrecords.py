@@ -17,7 +17,7 @@ from deep5.training.dataset import Splits
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.example_schema import ExampleSchema, inferred_schema, stated_schema
-from deep5.training.datasets.listed_files import listed_files
+from deep5.training.datasets.listed_files import files_in_brief, listed_files
 from deep5.training.datasets.packed_records import compression_of, packed_records
 from deep5.training.datasets.record_files import RecordTable, read_record, record_table, records
 from deep5.training.datasets.shards import HASHED_RECORDS, TFRecordStream, checksum_of, shard_identity
@@ -139,8 +139,7 @@ def tfrecord(
         test=parts[1],
         split_hash=hashed,
         description={
-            "source": f"{' + '.join(str(len(paths)) for paths in groups)} TFRecord files ({', '.join(kinds)}), "
-            f"{groups[0][0].name} …",
+            "source": files_in_brief(groups, "TFRecord file", f" ({', '.join(kinds)})"),
             "samples": {
                 name: None if stream else len(part) for name, part in zip(("train", "test"), parts, strict=True)
             },

@@ -21,7 +21,7 @@ from deep5.training.datasets.class_names import class_numbers, mapping_sentence
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource
 from deep5.training.datasets.entry_values import IMAGES, check_kind, value_of
 from deep5.training.datasets.images import Decoder
-from deep5.training.datasets.listed_files import listed_files
+from deep5.training.datasets.listed_files import files_in_brief, listed_files
 from deep5.training.datasets.splitting import selected
 from deep5.training.datasets.tar_files import Entry, entries, read_entry
 
@@ -130,7 +130,7 @@ def webdataset(
         test=made[1],
         split_hash=chosen.hash,
         description={
-            "source": f"{' + '.join(str(len(paths)) for paths in groups)} tar files, {groups[0][0].name} …",
+            "source": files_in_brief(groups, "tar file"),
             "samples": {"train": len(made[0]), "test": len(made[1])},
             **({"classes": classes} if classes else {}),
             "parts": dict(parts),
