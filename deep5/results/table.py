@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from deep5.results.result import Result, Verdict
 
-__all__ = ["to_json", "verdict_table"]
+__all__ = ["NATIVE", "to_json", "verdict_table"]
+
+NATIVE = "the network is native code: the result holds its weights and no network.onnx"
+"""What a result states of such a network among its warnings; no number is less certain by it."""
 
 _REST = 10 + 8
 """Columns for the shortest piece of a name, and for the space between and around the cells."""
@@ -61,7 +64,8 @@ def verdict_table(result: Result, console: Console) -> None:
     for reason in result.reasons:
         console.print(Text(f"  reason: {reason}"), overflow="fold")
     for warning in result.document["warnings"]:
-        console.print(Text(f"  warning: {warning}"), overflow="fold")
+        word = "note" if warning == NATIVE else "warning"
+        console.print(Text(f"  {word}: {warning}"), overflow="fold")
     # soft_wrap: a path broken into lines cannot be copied.
     console.print(Text(str(result.folder)), soft_wrap=True)
 

@@ -18,6 +18,7 @@ from deep5.core.compiler import why_numpy
 from deep5.core.errors import CheckpointError, Deep5Error, RecipeError, described
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
+from deep5.results.table import NATIVE
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
 from deep5.run.record import CLOCK, RunRecord
 from deep5.run.sample_saver import SampleSaver
@@ -277,7 +278,9 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
             trained = replace(network, values=executor.state_dict())
         else:
             trained = executor.export()
-    if not isinstance(network, NativeNetwork):  # of native code, the weights are all that a file can hold
+    if isinstance(network, NativeNetwork):
+        run.warn(NATIVE)
+    else:
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
     write_weights(trained, run.folder.path / "weights.safetensors")
     run.document["provenance"]["trained_weights"] = trained.weights_hash()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
@@ -22,6 +24,7 @@ from deep5.networks import lenet
 from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import output_specs
 from deep5.recipe.recipe import load_recipe
+from deep5.results.table import verdict_table
 from deep5.run.execute import execute
 from deep5.training.dataset import ArrayDataset
 
@@ -434,7 +437,14 @@ def test_a_recipe_trains_a_module(optimizer: str, tmp_path: Path) -> None:
     first, second = (execute(recipe, out=tmp_path / "out") for _ in range(2))
     assert first.metric("training_loss") == second.metric("training_loss")
     assert first.document["framework"]["name"] == "pytorch"
-    assert first.document["warnings"] == []
+    assert first.document["warnings"] == [
+        "the network is native code: the result holds its weights and no network.onnx"
+    ]
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as shown:
+        verdict_table(first, console)
+    assert "  note: the network is native code" in shown.get()
+    assert "warning" not in shown.get()
     assert not (first.folder / "network.onnx").exists()
     weights = load_file(first.folder / "weights.safetensors")
     assert sorted(weights) == ["0.bias", "0.weight", "3.bias", "3.weight"]
