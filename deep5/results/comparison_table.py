@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.quantities import percent, seconds, seconds_between
 from deep5.core.terminal import counted, plain
 from deep5.measuring.scheme import Scheme, scheme_of
+from deep5.results.combined_warnings import combined
 from deep5.results.comparison import ComparisonResult
 from deep5.results.kind import COMPARISON
 
@@ -38,7 +39,9 @@ def sentence(row: dict[str, Any], scheme: Scheme) -> str:
     if row["smallest"] is not None:
         return f"no difference shown{why} (the smallest provable: {_excess(row['smallest'])})"
     if row["floor"] is not None and not words:
-        return f"no difference shown (below {_excess(row['floor'])} it may be noise)"
+        if row["floor"] < 2:
+            return f"no difference shown (below {_excess(row['floor'])} it may be noise)"
+        return f"no difference shown (too noisy: identical code may differ by up to {_excess(row['floor'])})"
     return f"no difference shown{why}"
 
 
@@ -115,7 +118,7 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
         console.print(_text(words))
     if document["mode"] == "quick":
         console.print(_text(quick_note(document)))
-    for warning in document["warnings"]:
+    for warning in combined(document["warnings"]):
         console.print(_text(f"warning: {warning}"), overflow="fold")
     resources = document["resources"]
     if resources is not None:

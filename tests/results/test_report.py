@@ -124,12 +124,12 @@ def test_a_difference_of_many_times_is_told_as_such(tmp_path: Path) -> None:
     folder = cases.comparison(tmp_path, rounds=2)
     spoiled(folder, lambda document: document["verdicts"][0].update(word="no difference shown", floor=206.2))
     page = report_page(collect([folder]))
-    assert "no difference shown (below 206 times it may be noise)" in page
+    assert "no difference shown (too noisy: identical code may differ by up to 206 times)" in page
     assert ">206 times<" in page
-    assert "%" not in re.findall("below [^)]*", page)[0]
+    assert "%" not in re.findall("identical code may differ [^)]*", page)[0]
     out = io.StringIO()
     comparison_tables(load_comparison(folder), Console(file=out, width=200))
-    assert "below 206 times it may be noise" in out.getvalue()
+    assert "too noisy: identical code may differ by up to 206 times" in out.getvalue()
 
 
 def test_verdicts_come_before_everything_else(page: str) -> None:

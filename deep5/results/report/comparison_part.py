@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deep5.measuring.scheme import scheme_of
+from deep5.results.combined_warnings import combined
 from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_table import quick_note, whole_table
 from deep5.results.markup import Markup, element, named
@@ -243,7 +244,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         ("took", took),
         ("folder", result.folder.name),
     ]
-    warnings = [*([quick_note(document)] if document["mode"] == "quick" else []), *document["warnings"]]
+    warnings = [*([quick_note(document)] if document["mode"] == "quick" else []), *combined(document["warnings"])]
     left_out: dict[str, list[str]] = {}
     for row in document["candidates"]:
         for reason in row["left_out"]:
