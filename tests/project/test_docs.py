@@ -97,9 +97,12 @@ def test_a_module_and_a_table_reach_a_verdict_as_the_readme_says(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_readme_installs_what_its_module_and_table_need(documented: Path, tmp_path: Path) -> None:
-    """Its commands run as written, without the other packages of this environment."""
+    """Its commands run without the other packages of this environment; the comparison is planned, and exports made."""
     table = next(line for _, body in blocks("sh") for line in body.splitlines() if "'points.csv'" in line)
-    for words in [shlex.split(table)[1:], *(["-m", "deep5", *words] for words in own_net(tmp_path))]:
+    shown, trained, compared = own_net(tmp_path)
+    programs = [shlex.split(table)[1:], ["-m", "deep5", *shown], ["-m", "deep5", *trained], ["-c", PLANNED, *compared]]
+    names = compared[compared.index("--frameworks") + 1].split(",")
+    for words in [*programs, *(["-m", "deep5", "check", "my_net.py", "--framework", name] for name in names)]:
         done = run(documented, *words, cwd=tmp_path)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     assert run(documented, "-c", "import pandas", cwd=tmp_path).returncode == 1
