@@ -443,7 +443,7 @@ FAULTS = {
     "Leaves": ("failed", "exited with status 0 in the proof's trajectories, without an answer"),
     "Hangs": ("failed", "did not finish within 25 s, in the proof's trajectories; remedy: --time-limit"),
     "Hoards": ("failed", "iB, in the proof's trajectories; allowed: 1 GiB; remedy: --memory-limit"),
-    "Babbles": ("different", "off by nan"),
+    "Babbles": ("different", "off by inf"),
     "Floods": ("failed", "it printed more than 64 MiB in the proof's trajectories"),
     "Lazy": ("failed", "reading the parameters took"),
     "Differs": ("different", "losses in float64, free-running is off by 0.001; allowed: 1e-09 (part a)"),
@@ -634,7 +634,7 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference"], "vary": {"optimizer": ["sgd", "none.py:Name"]}}, "none.py of the component"),
         ({"frameworks": ["reference", "jax"], "settings": {"optimizer": "none.py:Name"}}, "none.py of the component"),
         ({"frameworks": ["reference", "jax"], "settings": {"schedules": {"lr": "none.py:Name"}}}, "cannot be read"),
-        ({"frameworks": ["reference"], "vary": {"optimizer": ["sgd", "native:adamm"]}}, "did you mean 'adam'"),
+        ({"frameworks": ["pytorch"], "vary": {"optimizer": ["sgd", "native:adamm"]}}, "did you mean 'adam'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
@@ -1003,20 +1003,20 @@ def test_modes_are_candidates(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_identical_candidates_are_not_told_apart(bad: Path, tmp_path: Path) -> None:
-    """Two frameworks with one code, eight processes each: one of 128 comparisons may claim a difference."""
+    """Two frameworks with one code, ten processes each: one of 512 comparisons may claim a difference."""
     found = run_comparison(
         "digits_lenet",
         frameworks=["reference", f"{bad}:Same"],
         size="smoke",
         steps=2,
         rigorous=True,
-        most=8,
+        most=10,
         out=tmp_path,
     )
     (verdict,) = found.verdicts
-    assert verdict["rounds"] == 8
+    assert verdict["rounds"] == 10
     assert verdict["word"] == "no difference shown"
-    assert verdict["p"] > 2 / 2**8 or verdict["floor"] > max(verdict["ratio"], 1 / verdict["ratio"])
+    assert verdict["p"] > 2 / 2**10 or verdict["floor"] > max(verdict["ratio"], 1 / verdict["ratio"])
 
 
 def test_each_option_is_told_in_the_docstring() -> None:
