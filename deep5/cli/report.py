@@ -69,7 +69,7 @@ def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> 
         found = collect(folders)
     lost = [f"{row.path}: {row.reason}" for row in found.unreadable]
     if not len(found):
-        raise UsageError(f"nothing to report on: {'; '.join(lost)}")
+        raise UsageError(f"nothing to report on: {'; '.join(lost)}; allowed: folders that deep5 wrote")
     if kind == "html":
         from deep5.results.report.page import report_page
 

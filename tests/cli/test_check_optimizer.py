@@ -122,8 +122,8 @@ RULES = {
             self.kept["n"] = self.kept.get("n", 0) + 1
             return param - self.lr * self.kept["n"] * grad, state
         """,
-        "the same twice",
-        "is not deterministic",
+        "traced",
+        "two traces of Own differ: the new parameter has the constant 1.0 in one and 2.0 in the other",
     ),
     "hyperparameter baked in": (
         "__init__",
@@ -168,8 +168,8 @@ RULES = {
             self.steps["of"] += 1
             return param + 0.01 * (self.steps["of"] % 5)
         """,
-        "scope 'tensor'",
-        "a parameter depends on the others",
+        "traced",
+        "two traces of Own differ: the gradient's point has the constant 0.01 in one and 0.02 in the other",
     ),
     "NaN where the gradient is zero": (
         "update_rule",
@@ -189,8 +189,8 @@ RULES = {
             scale = 2 if isinstance(param, np.ndarray) else 1
             return param - self.lr * scale * m, {"m": m}
         """,
-        "kernel against the rule under NumPy",
-        "differs from Own run directly under NumPy",
+        "traced",
+        "an update rule decided by the type of an array or hyperparameter",
     ),
     "uphill": (
         "update_rule",
