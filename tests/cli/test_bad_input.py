@@ -165,9 +165,7 @@ IN_THE_RECIPE = [
     changed(
         "raises", "FIXED =", "1 / 0\nFIXED =", 3, "the recipe raised ZeroDivisionError: division by zero", "remedy:"
     ),
-    changed(
-        "exits", "FIXED =", "exit(1)\nFIXED =", 3, r"called exit\(1\) while it was read; .*remedy: put"
-    ),
+    changed("exits", "FIXED =", "exit(1)\nFIXED =", 3, r"called exit\(1\) while it was read; .*remedy: put"),
     changed(
         "imports what is missing",
         "FIXED =",
