@@ -609,7 +609,7 @@ def test_a_bar_on_a_terminal(server: Server, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(progress, "FIRST_S", 0.0)
     fetch([remote(server, RNG.bytes(600_000))], tmp_path / "set", plain_http=True)
     assert "file.bin" in screen.getvalue()
-    assert "of 0.6 MB" in screen.getvalue()
+    assert "of 586 KiB" in screen.getvalue()
 
 
 def test_a_server_that_only_pretends(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
