@@ -1,7 +1,7 @@
 """A hand-written PyTorch loop, with the recorder and without it, and one region.
 
-`python tests/benchmarks/recorder.py` runs both loops in turn in one process and prints their ratio, for a step of some
-milliseconds and for one of about one; `make bench ONLY=recorder` compares each with that of another commit.
+`python tests/benchmarks/recorder.py` takes steps of both loops in turn in one process and prints their ratio, for a step
+of some milliseconds and for one of about one; `make bench ONLY=recorder` compares each with that of another commit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from typing import Any
 
 from registry import register
 
-REGIONS, STEPS, BATCH, SMALL, ROUNDS = 1000, 20, 64, 8, 400
+REGIONS, STEPS, BATCH, SMALL, PAIRS = 1000, 20, 64, 8, 3000
 
 
 @contextmanager
@@ -31,8 +32,8 @@ def recording(folder: Path, goals: Any = None) -> Iterator[Any]:
         yield run
 
 
-def loops(batch: int = BATCH) -> tuple[Callable[[], object], Callable[[Any], object]]:
-    """Twenty steps of LeNet without the recorder, and with it; both train one network."""
+def steps(batch: int) -> tuple[Callable[[Any, Any], object], Callable[[Any, Any, Any], object], list[tuple[Any, Any]]]:
+    """A step of LeNet without the recorder, and with it, which train one network; and batches."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy
@@ -46,26 +47,24 @@ def loops(batch: int = BATCH) -> tuple[Callable[[], object], Callable[[Any], obj
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     batches = [(torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))) for _ in range(STEPS)]
 
-    def bare() -> None:
-        for x, y in batches:
-            optimizer.zero_grad()
-            loss = cross_entropy(net(x), y)
-            loss.backward()
-            optimizer.step()
+    def bare(x: Any, y: Any) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
 
-    def recorded(run: Any) -> None:
-        for x, y in batches:
-            with run.step(batch_size=batch):
-                with run.region("forward"):
-                    optimizer.zero_grad()
-                    loss = cross_entropy(net(x), y)
-                with run.region("backward"):
-                    loss.backward()
-                with run.region("update"):
-                    optimizer.step()
-                run.log(loss=loss)
+    def recorded(run: Any, x: Any, y: Any) -> None:
+        with run.step(batch_size=batch):
+            with run.region("forward"):
+                optimizer.zero_grad()
+                loss = cross_entropy(net(x), y)
+            with run.region("backward"):
+                loss.backward()
+            with run.region("update"):
+                optimizer.step()
+            run.log(loss=loss)
 
-    return bare, recorded
+    return bare, recorded, batches
 
 
 @register("recorder.region", group="regions", unit="region", per_call=REGIONS)
@@ -86,44 +85,46 @@ def _region(folder: Path) -> Callable[[], object]:
 
 @register("recorder.bare_loop", group="recorder", unit="step", per_call=STEPS)
 def _bare(folder: Path) -> Callable[[], object]:
-    return loops()[0]
+    bare, _, batches = steps(BATCH)
+
+    def loop() -> None:
+        for x, y in batches:
+            bare(x, y)
+
+    return loop
 
 
 @register("recorder.recorded_loop", group="recorder", unit="step", per_call=STEPS)
 def _recorded(folder: Path) -> Callable[[], object]:
     manager = recording(folder)
-    run, own = manager.__enter__(), loops()[1]
+    run, (_, recorded, batches) = manager.__enter__(), steps(BATCH)
 
-    def call() -> None:
-        own(run)
+    def loop() -> None:
+        for x, y in batches:
+            recorded(run, x, y)
 
-    call.keep = manager  # type: ignore[attr-defined]
-    return call
+    loop.keep = manager  # type: ignore[attr-defined]
+    return loop
 
 
-def ratio(folder: Path, rounds: int = ROUNDS, batch: int = BATCH) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of twenty steps with the recorder, without it, and without it again, in turn and in random order.
+def ratio(folder: Path, batch: int, pairs: int = PAIRS) -> dict[str, list[float]]:
+    """Seconds of a step with the recorder, without it, and without it again, in turn and in random order.
 
-    The recorder evaluates its buffer in each round, which a loop without rounds does per 4096 steps or per epoch.
-    It also saves in few of them, which a median hides: at most 0.33 % of the time.
+    Evaluating and saving are not in it: they are at the ends of epochs, or after thousands of steps (see `step_ns`).
     """
-    bare, recorded = loops(batch)
+    bare, recorded, batches = steps(batch)
     times: dict[str, list[float]] = {"recorded": [], "bare": [], "again": []}
     draw = random.Random(0)  # noqa: S311 - an order of measurements
     with recording(folder, {"training_loss": None, "throughput": None, "wall_clock_time": None}) as run:
-
-        def own() -> None:
-            recorded(run)
-            run._state.flush()
-
-        calls = {"recorded": own, "bare": bare, "again": bare}
-        for number in range(rounds + 3):
+        run._state.due_ns = 1 << 62
+        calls = {"recorded": partial(recorded, run), "bare": bare, "again": bare}
+        for number in range(pairs + 20):
             for name in draw.sample(list(calls), len(calls)):
                 begin = perf_counter()
-                calls[name]()
-                if number >= 3:
+                calls[name](*batches[number % STEPS])
+                if number >= 20:
                     times[name].append(perf_counter() - begin)
-    return times["recorded"], times["bare"], times["again"]
+    return times
 
 
 def region_ns(folder: Path) -> list[float]:
@@ -178,12 +179,13 @@ def main() -> None:
             ends = median_interval(own)
             sys.stdout.write(f"{name}: {median(own):.0f} ns ({ends.low:.0f} to {ends.high:.0f})\n")
         for batch in (BATCH, SMALL):
-            ours, theirs, again = ratio(Path(folder), batch=batch)
-            sys.stdout.write(f"a step of {1e3 * median(theirs) / STEPS:.2f} ms, {len(ours)} rounds of {STEPS} steps\n")
-            for name, own in (("recorded / bare", ours), ("bare / bare", again)):
-                ends = ratio_interval(own, theirs)
-                middle = median(one / other for one, other in zip(own, theirs, strict=True))
-                sys.stdout.write(f"  {name}: {middle:.4f} ({ends.low:.4f} to {ends.high:.4f})\n")
+            times = ratio(Path(folder), batch)
+            bare = times.pop("bare")
+            sys.stdout.write(f"a step of {1e3 * median(bare):.2f} ms, {len(bare)} pairs\n")
+            for name, own in times.items():
+                ends = ratio_interval(own, bare)
+                middle = median(one / other for one, other in zip(own, bare, strict=True))
+                sys.stdout.write(f"  {name} / bare: {middle:.4f} ({ends.low:.4f} to {ends.high:.4f})\n")
 
 
 if __name__ == "__main__":
