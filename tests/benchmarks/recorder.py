@@ -1,7 +1,7 @@
 """A hand-written PyTorch loop, with the recorder and without it, and one region.
 
 `python tests/benchmarks/recorder.py` takes steps of both loops in turn in one process and prints their ratio, for a
-step of some milliseconds and for one of about one; `make bench ONLY=recorder` compares each with that of another commit.
+step of some milliseconds and for one of about one. `make bench ONLY=recorder` compares each with another commit's.
 """
 
 from __future__ import annotations
