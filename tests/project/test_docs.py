@@ -19,6 +19,7 @@ import forked
 from built import run
 from comparison_cases import written_comparison
 from extras import environment_of
+from stored_runs import new_key
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -170,6 +171,11 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     if any("-compare-" in word for word in words):
         made = str(written_comparison(folder))
         return [made if "-compare-" in word else word for word in words]
+    if "--key" in words or "--signer" in words:
+        key, signed = new_key(folder, "ada"), shutil.copytree(finished, folder / "signed")
+        if "--signer" in words:
+            assert forked.run(["-m", "deep5", "results", "sign", str(signed), "--key", str(key)]).returncode == 0
+        words, finished = [str(key) if word.startswith("~/.ssh/") else word for word in words], signed
     words = [re.sub("results/[^/]+", str(finished), word) if word.startswith("results/") else word for word in words]
     if words[0] == "predict":
         from PIL import Image

@@ -136,7 +136,8 @@ class Workplace:
             "import sys, deep5, deep5.frameworks, pytest\n"
             f"assert deep5.__file__.startswith({str(self.folder)!r}), deep5.__file__\n"
             f"assert deep5.frameworks.__file__.startswith({str(self.folder)!r}), deep5.frameworks.__file__\n"
-            "sys.exit(pytest.main(sys.argv[1:]))"
+            # deep5 is also a plug-in of pytest, which would rewrite the assertions of what it loads.
+            "sys.exit(pytest.main(['-W', 'ignore::pytest.PytestAssertRewriteWarning', *sys.argv[1:]]))"
         )
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         call = [sys.executable, "-c", program, "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
