@@ -13,7 +13,7 @@ from deep5.results.report.charts import Drawing, phases_chart, ratio_chart, samp
 from deep5.results.report.collect import Collection, Unreadable
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import file_of
-from deep5.results.report.groups import groups, labels
+from deep5.results.report.groups import groups, groups_of_study, labels
 from deep5.results.report.operator_times import operator_drawing
 from deep5.results.report.ranks_of_study import study_drawings
 from deep5.results.result import Result
@@ -80,14 +80,8 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
             yield run.folder.name, partial(operator_drawing, run)
             yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:
-        # Runs of different fixed parts share no chart.
-        for number, group in enumerate(groups([run for own in study.runs.values() for run in own])):
-            of_group = {
-                name: [run for run in runs if any(run is other for other in group.runs)]
-                for name, runs in study.runs.items()
-            }
+        for number, there in enumerate(groups_of_study(study.runs)):
             whose = study.folder.name + (f"-{number + 1}" if number else "")
-            there = {name: runs for name, runs in of_group.items() if runs}
             lost = {} if number else study.failures
             yield from _curves(whose, there, lost, finished=study.finished, notes=study.notes)
         for _, make in study_drawings(study):

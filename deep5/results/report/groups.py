@@ -11,7 +11,7 @@ from deep5.results.inputs import data_of, disputes, drawn_of
 from deep5.results.markup import Markup, clean, element, named
 from deep5.results.result import Result
 
-__all__ = ["Group", "badges", "differing_inputs", "groups", "labels"]
+__all__ = ["Group", "badges", "differing_inputs", "groups", "groups_of_study", "labels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,3 +111,16 @@ def badges(recipe: Mapping[str, Any]) -> Markup:
         element("span", "fixed part ", element("code", fixed[:12]), class_="badge", title=fixed),
         class_="badges",
     )
+
+
+def groups_of_study(runs: Mapping[str, Sequence[Result]]) -> list[dict[str, list[Result]]]:
+    """The runs of a study that may share a table or a chart, by the name of their point: those of one fixed part.
+
+    Args:
+        runs: All runs of the study, by the name of their point.
+    """
+    found = []
+    for group in groups([run for own in runs.values() for run in own]):
+        own = {name: [run for run in each if any(run is other for other in group.runs)] for name, each in runs.items()}
+        found.append({name: each for name, each in own.items() if each})
+    return found

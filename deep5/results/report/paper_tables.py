@@ -16,7 +16,7 @@ from deep5.results.comparison_table import quick_note
 from deep5.results.report import numbers
 from deep5.results.report.collect import Collection, ShownStudy, Unreadable
 from deep5.results.report.figures import made
-from deep5.results.report.groups import groups
+from deep5.results.report.groups import groups_of_study
 from deep5.results.report.latex import Column, TeX, escape, joined, number, tabular
 from deep5.results.report.operator_times import operator_rows
 from deep5.results.report.ranks_of_study import scalings_of
@@ -50,14 +50,9 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], _Table]]]:
         yield run.folder.name, partial(_metrics, run)
         yield run.folder.name, partial(_operators, run)
     for study in found.studies:
-        # Runs of different fixed parts share no table.
-        for place, group in enumerate(groups([run for own in study.runs.values() for run in own])):
-            own = {
-                name: [run for run in runs if any(run is other for other in group.runs)]
-                for name, runs in study.runs.items()
-            }
+        for place, runs in enumerate(groups_of_study(study.runs)):
             whose = study.folder.name + (f"-{place + 1}" if place else "")
-            yield whose, partial(_means, study, {name: runs for name, runs in own.items() if runs})
+            yield whose, partial(_means, study, runs)
         yield study.folder.name, partial(_to_target, study)
         yield study.folder.name, partial(_scalings, study)
 
