@@ -240,19 +240,27 @@ class Recorder:
             UsageError: Another value, a value outside its range, or a place where it has no meaning.
         """
         state = self._state
-        if state is None or _open is not self:
-            self._recording()
-            assert state is not None  # noqa: S101 - for mypy
+        if state is not None and state.place == STEP and not others and accuracy is None and loss is not None:
+            kept = loss if type(loss) is float else self._values.loss(loss)
+            if state.losses[state.slot] is None:
+                state.losses[state.slot] = kept  # most calls
+            else:
+                state.log_loss(kept)
+            if type(kept) is not float:
+                state.last = kept
+            return
+        self._log(loss, accuracy, others)
+
+    def _log(self, loss: Any, accuracy: Any, others: dict[str, Any]) -> None:
+        state = self._recording()._state
+        assert state is not None  # noqa: S101 - for mypy
         if others:
             raise UsageError(
                 f"got {', '.join(others)} to log; allowed: loss, accuracy; remedy: write other values to your own log"
             )
         if loss is not None:
-            kept = loss if type(loss) is float else self._values.loss(loss)
-            if state.place == STEP and state.losses[state.slot] is None:
-                state.losses[state.slot] = kept  # most calls
-            else:
-                state.log_loss(kept)
+            kept = self._values.loss(loss)
+            state.log_loss(kept)
             if type(kept) is not float:
                 state.last = kept
         if accuracy is not None:

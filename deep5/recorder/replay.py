@@ -117,7 +117,7 @@ class Replay:
         count, first = buffers.slot, self.step
         numbers = np.arange(first, first + count + 1)
         times = buffers.begins, buffers.ends, buffers.sizes
-        begins, ends, sizes = (np.frombuffer(own, np.int64, count) for own in times)
+        begins, ends, sizes = (np.array(own[:count], np.int64) for own in times)
         if count:
             self._series.extend("batch_size", sizes, "samples", numbers[:-1], self.epoch)
             self._series.extend("time[step]", (ends - begins) / 1e9, "s", numbers[:-1], self.epoch)
@@ -174,10 +174,10 @@ class Replay:
         """Regions between steps may follow the last buffered step."""
         for region in buffers.regions.values():
             for label, own in zip(PLACES, region.ns, strict=True):
-                times = np.frombuffer(own, np.int64, len(numbers))
+                times = np.array(own[: len(numbers)], np.int64)
                 if len(slots := times.nonzero()[0]):
                     self._series.extend(label.format(region.name), times[slots] / 1e9, "s", numbers[slots], self.epoch)
-                    times[slots] = 0
+                    own[: len(numbers)] = [0] * len(numbers)
 
     def log_mean(self, value: Any, buffers: Buffers) -> None:
         """Add a mean loss of the steps since the last loss.

@@ -5,7 +5,6 @@ A region costs two readings of the clock and some attribute accesses; everything
 
 from __future__ import annotations
 
-from array import array
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ class Region:
 
     def __init__(self, name: str, state: State, capacity: int) -> None:
         self.name, self._state, self._begin = name, state, 0
-        self.ns = tuple(array("q", bytes(8 * (capacity + 1))) for _ in range(3))
+        self.ns = tuple([0] * (capacity + 1) for _ in range(3))
 
     def __enter__(self) -> None:
         state = self._state
@@ -68,9 +67,9 @@ class Step:
 
     def __enter__(self) -> None:
         state = self._state
-        if state.step is not None or state.place != 1 or state.region is not None:
+        if state.place != 1 or state.region is not None:
             state.refuse_step()
-        state.step, state.place = self, 0
+        state.place = 0
         self._begin = perf_counter_ns()
 
     def __exit__(self, kind: _Kind, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -78,12 +77,12 @@ class Step:
         if state.waits and kind is None:
             state.wait_for_last()
         end = perf_counter_ns()
-        if state.step is not self or (state.region is not None and kind is None):
+        if state.place != 0 or (state.region is not None and kind is None):
             state.refuse_end("the step", kind)
             return
-        state.step, state.place, state.region = None, 1, None
-        slot = state.slot
+        state.place, slot = 1, state.slot
         if kind is not None:
+            state.region = None
             state.forget_step()
             return
         state.begins[slot], state.ends[slot], state.sizes[slot] = self._begin, end, self.batch_size

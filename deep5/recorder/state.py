@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,7 +25,7 @@ class _Elsewhere:
 
     def __init__(self) -> None:
         self.name: str = ""
-        self.ns: tuple[array[int], ...] = ()
+        self.ns: tuple[list[int], ...] = ()
 
 
 class State(Buffers):
@@ -46,7 +45,6 @@ class State(Buffers):
         self._replay, self._save, self._wait, self.waits = replay, save, wait, waits
         super().__init__()
         self.place, self.due_ns = NOWHERE, _NO_NS
-        self.step: object = None
         self.region: Part | None = None
         self.last: Any = None
         self.always: Any = None
@@ -140,7 +138,7 @@ class State(Buffers):
 
     def stop(self) -> None:
         """Evaluate what is buffered at the end of the loop, however it ended."""
-        self.region = self.step = None
+        self.region = None
         if self.place == EVALUATION:
             self.place = self._back
         if self.place in (STEP, BETWEEN) and not self._ended:

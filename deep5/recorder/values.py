@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class Values:
         self.owner: Framework | None = None
         self.example: Any = None
         self._owners: dict[type, Framework | None] = {}
+        self._keep: dict[type, Callable[[Any], Any]] = {}
 
     def owner_of(self, value: Any) -> Framework | None:
         """The framework of an array; None for numbers and NumPy arrays."""
@@ -59,13 +60,25 @@ class Values:
         Raises:
             UsageError: It is not a number, or an array with one element.
         """
-        owner = self.owner_of(value)
-        if owner is None:
-            return self.number(value, "loss")
+        keep = self._keep.get(type(value))  # one look-up: in a loop, code and data are not in the cache
+        if keep is None:
+            owner = self.owner_of(value)
+            if owner is None:
+                return self.number(value, "loss")
+            keep = self._keep[type(value)] = owner.kept
+        try:
+            kept = keep(value)
+        except (TypeError, ValueError, RuntimeError):
+            self._check_shape(value)
+            raise
+        if type(kept) is not float:
+            self._check_shape(value)
+        return kept
+
+    def _check_shape(self, value: Any) -> None:
         shape = value.shape
         if shape and math.prod(shape) != 1:
             raise UsageError(f"got the loss {brief(value)} of shape {tuple(shape)}; allowed: one number")
-        return owner.kept(value)
 
     def wait_for(self, array: Any) -> None:
         """Wait until the device has computed one array."""

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from registry import register
 
@@ -32,8 +32,24 @@ def recording(folder: Path, goals: Any = None) -> Iterator[Any]:
         yield run
 
 
-def steps(batch: int) -> tuple[Callable[[Any, Any], object], Callable[[Any, Any, Any], object], list[tuple[Any, Any]]]:
-    """A step of LeNet without the recorder, and with it, which train one network; and batches."""
+class Steps(NamedTuple):
+    """Steps of LeNet that train one network, and their batches.
+
+    Attributes:
+        bare: Without the recorder.
+        reading: Without it, and with the reading of the loss, as in a loop that reports its losses.
+        recorded: With a recorder, its first argument.
+        batches: Inputs and labels.
+    """
+
+    bare: Callable[[Any, Any], object]
+    reading: Callable[[Any, Any], object]
+    recorded: Callable[[Any, Any, Any], object]
+    batches: list[tuple[Any, Any]]
+
+
+def steps(batch: int) -> Steps:
+    """Steps of a batch size, in samples."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy
@@ -53,6 +69,15 @@ def steps(batch: int) -> tuple[Callable[[Any, Any], object], Callable[[Any, Any,
         loss.backward()
         optimizer.step()
 
+    losses = [0.0]
+
+    def reading(x: Any, y: Any) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses[0] = loss.item()
+
     def recorded(run: Any, x: Any, y: Any) -> None:
         with run.step(batch_size=batch):
             with run.region("forward"):
@@ -64,7 +89,7 @@ def steps(batch: int) -> tuple[Callable[[Any, Any], object], Callable[[Any, Any,
                 optimizer.step()
             run.log(loss=loss)
 
-    return bare, recorded, batches
+    return Steps(bare, reading, recorded, batches)
 
 
 @register("recorder.region", group="regions", unit="region", per_call=REGIONS)
@@ -85,7 +110,7 @@ def _region(folder: Path) -> Callable[[], object]:
 
 @register("recorder.bare_loop", group="recorder", unit="step", per_call=STEPS)
 def _bare(folder: Path) -> Callable[[], object]:
-    bare, _, batches = steps(BATCH)
+    bare, _, _, batches = steps(BATCH)
 
     def loop() -> None:
         for x, y in batches:
@@ -97,7 +122,7 @@ def _bare(folder: Path) -> Callable[[], object]:
 @register("recorder.recorded_loop", group="recorder", unit="step", per_call=STEPS)
 def _recorded(folder: Path) -> Callable[[], object]:
     manager = recording(folder)
-    run, (_, recorded, batches) = manager.__enter__(), steps(BATCH)
+    run, (_, _, recorded, batches) = manager.__enter__(), steps(BATCH)
 
     def loop() -> None:
         for x, y in batches:
@@ -108,16 +133,16 @@ def _recorded(folder: Path) -> Callable[[], object]:
 
 
 def ratio(folder: Path, batch: int, pairs: int = PAIRS) -> dict[str, list[float]]:
-    """Seconds of a step with the recorder, without it, and without it again, in turn and in random order.
+    """Seconds of a step with the recorder, without it, without it again, and reading its loss, in random order.
 
     Evaluating and saving are not in it: they are at the ends of epochs, or after thousands of steps (see `step_ns`).
     """
-    bare, recorded, batches = steps(batch)
-    times: dict[str, list[float]] = {"recorded": [], "bare": [], "again": []}
+    bare, reading, recorded, batches = steps(batch)
+    times: dict[str, list[float]] = {"recorded": [], "bare": [], "again": [], "reading": []}
     draw = random.Random(0)  # noqa: S311 - an order of measurements
     with recording(folder, {"training_loss": None, "throughput": None, "wall_clock_time": None}) as run:
         run._state.due_ns = 1 << 62
-        calls = {"recorded": partial(recorded, run), "bare": bare, "again": bare}
+        calls = {"recorded": partial(recorded, run), "bare": bare, "again": bare, "reading": reading}
         for number in range(pairs + 20):
             for name in draw.sample(list(calls), len(calls)):
                 begin = perf_counter()
@@ -180,12 +205,13 @@ def main() -> None:
             sys.stdout.write(f"{name}: {median(own):.0f} ns ({ends.low:.0f} to {ends.high:.0f})\n")
         for batch in (BATCH, SMALL):
             times = ratio(Path(folder), batch)
-            bare = times.pop("bare")
+            bare, reading = times.pop("bare"), times["reading"]
             sys.stdout.write(f"a step of {1e3 * median(bare):.2f} ms, {len(bare)} pairs\n")
-            for name, own in times.items():
-                ends = ratio_interval(own, bare)
-                middle = median(one / other for one, other in zip(own, bare, strict=True))
-                sys.stdout.write(f"  {name} / bare: {middle:.4f} ({ends.low:.4f} to {ends.high:.4f})\n")
+            pairs = {f"{name} / bare": (own, bare) for name, own in times.items()}
+            for name, (own, base) in (pairs | {"recorded / reading": (times["recorded"], reading)}).items():
+                ends = ratio_interval(own, base)
+                middle = median(one / other for one, other in zip(own, base, strict=True))
+                sys.stdout.write(f"  {name}: {middle:.4f} ({ends.low:.4f} to {ends.high:.4f})\n")
 
 
 if __name__ == "__main__":
