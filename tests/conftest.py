@@ -21,6 +21,7 @@ import forked
 import kept
 import longest
 import processors
+from browser import chromium  # noqa: F401 - a fixture
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import browser
 import deep5 as d5
 import report_cases as cases
 from deep5.core.notebook import html_of, render, style
@@ -113,15 +111,6 @@ def test_the_style_applies_only_within_its_class() -> None:
     assert len(rules) > 10
     parts = [part.strip() for rule in rules for part in re.split(r",(?![^(]*\))", rule)]
     assert all(part.startswith(".deep5-shown.deep5-shown") for part in parts)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if (missing := browser.missing()) is not None:
-        pytest.skip(missing)
-    driver = browser.start()
-    yield driver
-    driver.quit()
 
 
 def page(shown: dict[str, Any], dark: bool) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import browser
 import report_cases as cases
 
 pytestmark = pytest.mark.slow
@@ -104,15 +102,6 @@ seen.after = looks();
 seen.styles = document.querySelectorAll('.deep5-shown').length;
 return seen;
 """
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if (missing := browser.missing()) is not None:
-        pytest.skip(missing)
-    driver = browser.start()
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

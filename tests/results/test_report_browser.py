@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,30 +63,24 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return file.as_uri()
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    """One browser for all of these tests."""
-    made = browser.start()
-    yield made
-    made.quit()
-
-
-def shown(driver: Any, page: str, size: tuple[int, int] = DESKTOP, scheme: str = "light", media: str = "screen") -> Any:
+def shown(
+    chromium: Any, page: str, size: tuple[int, int] = DESKTOP, scheme: str = "light", media: str = "screen"
+) -> Any:
     """The page, reloaded, with empty logs."""
     width, height = size
-    driver.get("about:blank")
-    driver.get_log("browser"), driver.get_log("performance")
+    chromium.get("about:blank")
+    chromium.get_log("browser"), chromium.get_log("performance")
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-    driver.get(page)
-    return driver
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+    chromium.get(page)
+    return chromium
 
 
-def column(driver: Any, table: str, place: int) -> list[str]:
+def column(chromium: Any, table: str, place: int) -> list[str]:
     """What a column of a table shows, from top to bottom."""
-    found: list[str] = driver.execute_script(
+    found: list[str] = chromium.execute_script(
         "var place = arguments[1]; return Array.from(document.querySelectorAll(arguments[0] + ' tbody tr'))"
         ".map(function (row) { return row.cells[place].textContent; })",
         table,
@@ -97,30 +90,30 @@ def column(driver: Any, table: str, place: int) -> list[str]:
 
 
 @SIZES
-def test_it_asks_for_nothing_and_complains_of_nothing(driver: Any, page: str, size: tuple[int, int]) -> None:
-    shown(driver, page, size)
-    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+def test_it_asks_for_nothing_and_complains_of_nothing(chromium: Any, page: str, size: tuple[int, int]) -> None:
+    shown(chromium, page, size)
+    messages = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
     asked = [entry["params"]["request"]["url"] for entry in messages if entry["method"] == "Network.requestWillBeSent"]
     assert page in asked
     assert [url for url in asked if url != page and not url.startswith("data:")] == []
-    assert driver.get_log("browser") == []
-    assert driver.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert chromium.get_log("browser") == []
+    assert chromium.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
 @SIZES
 def test_pictures_are_drawn_and_the_page_is_no_wider_than_the_screen(
-    driver: Any, page: str, size: tuple[int, int]
+    chromium: Any, page: str, size: tuple[int, int]
 ) -> None:
-    shown(driver, page, size)
-    boxes = driver.execute_script(
+    shown(chromium, page, size)
+    boxes = chromium.execute_script(
         "return Array.from(document.querySelectorAll('svg[role=img]')).map(function (svg) {"
         "var box = svg.getBoundingClientRect();"
         "return [box.width, box.height, svg.querySelectorAll('path,line,text').length]; })"
     )
     assert len(boxes) >= 12
     assert all(width > 200 and height > 50 and marks > 5 for width, height, marks in boxes)
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= size[0]
-    wide = driver.execute_script(
+    assert chromium.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    wide = chromium.execute_script(
         "return Array.from(document.querySelectorAll('body *:not(.scroll *, .skip, .unseen)')).filter(function (node) {"
         "return node.getBoundingClientRect().right > innerWidth + 1; })"
         ".map(function (node) { return node.outerHTML.slice(0, 90); })"
@@ -128,49 +121,49 @@ def test_pictures_are_drawn_and_the_page_is_no_wider_than_the_screen(
     assert wide == []
 
 
-def test_what_is_hostile_is_read_and_not_run(driver: Any, page: str) -> None:
-    shown(driver, page)
-    assert driver.execute_script("return typeof window.pwned") == "undefined"
-    assert driver.execute_script("return document.images.length") == 0
-    assert driver.execute_script("return document.scripts.length") == 1
-    assert "<script>window.pwned=1</script>" in driver.execute_script("return document.body.textContent")
+def test_what_is_hostile_is_read_and_not_run(chromium: Any, page: str) -> None:
+    shown(chromium, page)
+    assert chromium.execute_script("return typeof window.pwned") == "undefined"
+    assert chromium.execute_script("return document.images.length") == 0
+    assert chromium.execute_script("return document.scripts.length") == 1
+    assert "<script>window.pwned=1</script>" in chromium.execute_script("return document.body.textContent")
 
 
-def test_the_policy_stops_what_would_get_in(driver: Any, page: str, tmp_path: Path) -> None:
+def test_the_policy_stops_what_would_get_in(chromium: Any, page: str, tmp_path: Path) -> None:
     from urllib.parse import unquote, urlsplit
 
     text = Path(unquote(urlsplit(page).path)).read_text("utf-8")
     spoiled = tmp_path / "spoiled.html"
     spoiled.write_text(text.replace("<main", cases.HOSTILE + "<main", 1), "utf-8")
-    shown(driver, spoiled.as_uri())
-    assert driver.execute_script("return typeof window.pwned") == "undefined"
-    assert any("Content Security Policy" in entry["message"] for entry in driver.get_log("browser"))
+    shown(chromium, spoiled.as_uri())
+    assert chromium.execute_script("return typeof window.pwned") == "undefined"
+    assert any("Content Security Policy" in entry["message"] for entry in chromium.get_log("browser"))
 
 
 @SIZES
 @pytest.mark.parametrize("way", ["click", "Enter", "Space"])
-def test_tables_sort_by_mouse_and_by_keyboard(driver: Any, page: str, size: tuple[int, int], way: str) -> None:
+def test_tables_sort_by_mouse_and_by_keyboard(chromium: Any, page: str, size: tuple[int, int], way: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    shown(driver, page, size)
+    shown(chromium, page, size)
     # For the comparison of several workloads: times of 1 ms to 6.75 ms.
     section = "section[aria-labelledby=comparison-2] "
-    regions = driver.find_elements(By.CSS_SELECTOR, section + "[aria-label^='table: Times']")
+    regions = chromium.find_elements(By.CSS_SELECTOR, section + "[aria-label^='table: Times']")
     assert len(regions) == 1
     table = section + "[aria-label^='table: Times']"
     button = regions[0].find_elements(By.CSS_SELECTOR, "th button")[2]
     assert button.text.startswith("median")
 
     def press() -> None:
-        driver.execute_script("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", button)
+        chromium.execute_script("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", button)
         if way == "click":
             button.click()
         else:
             button.send_keys(Keys.ENTER if way == "Enter" else Keys.SPACE)
 
     def orders() -> list[float]:
-        found: list[float] = driver.execute_script(
+        found: list[float] = chromium.execute_script(
             f'return Array.from(document.querySelectorAll("{table} tbody tr"))'
             ".map(function (row) { return Number(row.cells[2].dataset.sort); })"
         )
@@ -182,60 +175,60 @@ def test_tables_sort_by_mouse_and_by_keyboard(driver: Any, page: str, size: tupl
     head = button.find_element(By.XPATH, "..")
     assert head.get_attribute("aria-sort") == "ascending"
     assert (
-        driver.execute_script("return document.getElementById('sorted').textContent") == "sorted by median, ascending"
+        chromium.execute_script("return document.getElementById('sorted').textContent") == "sorted by median, ascending"
     )
     press()
     assert orders() == sorted(before, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
 
 
-def test_words_sort_as_words_and_numbers_within_them_as_numbers(driver: Any, page: str) -> None:
-    shown(driver, page)
+def test_words_sort_as_words_and_numbers_within_them_as_numbers(chromium: Any, page: str) -> None:
+    shown(chromium, page)
     table = "section[aria-labelledby=comparison-2] [aria-label^='table: Times']"
-    driver.execute_script(f'document.querySelectorAll("{table} th button")[1].click()')
-    assert list(dict.fromkeys(column(driver, table, 1))) == ["gemm-1", "gemm-2", "gemm-10"]
+    chromium.execute_script(f'document.querySelectorAll("{table} th button")[1].click()')
+    assert list(dict.fromkeys(column(chromium, table, 1))) == ["gemm-1", "gemm-2", "gemm-10"]
 
 
-def test_what_is_no_number_stands_last_whichever_way(driver: Any, page: str) -> None:
-    shown(driver, page)
+def test_what_is_no_number_stands_last_whichever_way(chromium: Any, page: str) -> None:
+    shown(chromium, page)
     table = "section[aria-labelledby=comparison-3] [aria-label^='table: Proof']"
     for _ in range(2):
-        driver.execute_script(f'document.querySelectorAll("{table} th button")[4].click()')
-        assert column(driver, table, 4)[-1] == "not a number"
+        chromium.execute_script(f'document.querySelectorAll("{table} th button")[4].click()')
+        assert column(chromium, table, 4)[-1] == "not a number"
 
 
-def test_the_keyboard_reaches_everything_and_its_place_is_seen(driver: Any, page: str) -> None:
+def test_the_keyboard_reaches_everything_and_its_place_is_seen(chromium: Any, page: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    shown(driver, page)
-    body = driver.find_element("tag name", "body")
+    shown(chromium, page)
+    body = chromium.find_element("tag name", "body")
     body.send_keys(Keys.TAB)
-    first = driver.switch_to.active_element
+    first = chromium.switch_to.active_element
     assert first.text == "Skip to the results"
     assert first.rect["x"] >= 0
     kinds = set()
     for _ in range(40):
-        active = driver.switch_to.active_element
+        active = chromium.switch_to.active_element
         kinds.add(active.tag_name)
-        style = driver.execute_script("return getComputedStyle(arguments[0]).outlineStyle", active)
+        style = chromium.execute_script("return getComputedStyle(arguments[0]).outlineStyle", active)
         assert style == "solid", active.get_attribute("outerHTML")[:80]
         active.send_keys(Keys.TAB)
     assert {"a", "div", "button"} <= kinds
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_are_both_readable(driver: Any, page: str, scheme: str) -> None:
-    shown(driver, page, scheme=scheme)
-    weak = [(round(value, 2), text) for value, text in driver.execute_script(CONTRASTS) if value < 4.5]
+def test_light_and_dark_are_both_readable(chromium: Any, page: str, scheme: str) -> None:
+    shown(chromium, page, scheme=scheme)
+    weak = [(round(value, 2), text) for value, text in chromium.execute_script(CONTRASTS) if value < 4.5]
     assert weak == []
 
 
-def test_light_and_dark_differ_in_page_and_pictures(driver: Any, page: str) -> None:
+def test_light_and_dark_differ_in_page_and_pictures(chromium: Any, page: str) -> None:
     seen = []
     for scheme in ("light", "dark"):
-        shown(driver, page, scheme=scheme)
+        shown(chromium, page, scheme=scheme)
         seen.append(
-            driver.execute_script(
+            chromium.execute_script(
                 "var svg = document.querySelector('figure svg');"
                 "return [getComputedStyle(document.body).backgroundColor,"
                 "getComputedStyle(svg.querySelector('text')).fill, getComputedStyle(svg.querySelector('rect')).fill]"
@@ -244,11 +237,11 @@ def test_light_and_dark_differ_in_page_and_pictures(driver: Any, page: str) -> N
     assert all(light != dark for light, dark in zip(*seen, strict=True))
 
 
-def test_on_paper_nothing_is_cut(driver: Any, page: str) -> None:
+def test_on_paper_nothing_is_cut(chromium: Any, page: str) -> None:
     a4 = (718, 1000)  # without its margins
-    shown(driver, page, size=a4, media="print")
-    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    wide = driver.execute_script(
+    shown(chromium, page, size=a4, media="print")
+    chromium.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    wide = chromium.execute_script(
         "return Array.from(document.querySelectorAll('th, td, figure svg, pre, li')).filter(function (node) {"
         "return node.getBoundingClientRect().right > innerWidth + 1; })"
         ".map(function (node) { return node.textContent.slice(0, 60); })"
@@ -256,25 +249,25 @@ def test_on_paper_nothing_is_cut(driver: Any, page: str) -> None:
     assert wide == []
 
 
-def test_on_paper_there_are_no_buttons_and_nothing_is_folded(driver: Any, page: str) -> None:
-    shown(driver, page, scheme="dark", media="print")
+def test_on_paper_there_are_no_buttons_and_nothing_is_folded(chromium: Any, page: str) -> None:
+    shown(chromium, page, scheme="dark", media="print")
     visible = "return Array.from(document.querySelectorAll(arguments[0])).filter(n => n.getClientRects().length).length"
-    assert driver.execute_script(visible, "th button") == 0
-    assert driver.execute_script(visible, "th .plain") > 20
-    assert driver.execute_script(visible, "nav, .skip") == 0
-    assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert driver.execute_script("return document.querySelectorAll('details:not([open])').length") == 0
-    driver.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert driver.execute_script("return document.querySelectorAll('details[open]').length") == 0
+    assert chromium.execute_script(visible, "th button") == 0
+    assert chromium.execute_script(visible, "th .plain") > 20
+    assert chromium.execute_script(visible, "nav, .skip") == 0
+    assert chromium.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    chromium.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert chromium.execute_script("return document.querySelectorAll('details:not([open])').length") == 0
+    chromium.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert chromium.execute_script("return document.querySelectorAll('details[open]').length") == 0
 
 
-def test_without_a_script_there_is_everything_but_buttons(driver: Any, page: str) -> None:
-    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+def test_without_a_script_there_is_everything_but_buttons(chromium: Any, page: str) -> None:
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        shown(driver, page)
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-        assert driver.find_elements("css selector", "th button") == []
-        assert driver.find_element("css selector", "th .plain").is_displayed()
+        shown(chromium, page)
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+        assert chromium.find_elements("css selector", "th button") == []
+        assert chromium.find_element("css selector", "th .plain").is_displayed()
     finally:
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 _PROGRAMS = ("chromium", "chromedriver")
 
@@ -33,3 +36,13 @@ def start() -> Any:
     options.add_argument("--disable-background-networking")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for the tests of a file."""
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    driver = start()
+    yield driver
+    driver.quit()
