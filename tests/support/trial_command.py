@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from typing import Any
@@ -30,7 +31,8 @@ def _serve_children() -> bool:
     Returns:
         True in a child, which has run its program; False in this process.
     """
-    place = f"{os.environ['TRIAL_PLACE']}/link-{os.getpid()}"
+    # A name, not a file: the path of a socket holds 107 bytes, fewer than that of many a folder of trials.
+    place = f"\0deep5-trial-{os.getpid()}-{secrets.token_hex(8)}"
     lifeline, held = os.pipe()
     answers, answering = os.pipe()
     if os.fork() == 0:
