@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from deep5.core.errors import MissingDependency, UsageError
-from deep5.core.plugins import install_command, load, registered
+from deep5.core.plugins import check_one_package, install_command, load, registered
 from deep5.core.python_source import parse
 from deep5.recipe.registered import family_of, module_file
 
@@ -86,6 +86,7 @@ def _installed(component: Any) -> dict[str, Any]:
 
 def _recipes(point: EntryPoint) -> list[dict[str, Any]]:
     """The recipe of a module, or the recipes of a family, without running them."""
+    check_one_package("recipes", point.name)
     if not point.attr:
         return [{"name": point.name, "about": _recipe_about(point), "internal": False}]
     family = family_of(point)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "check_one_package",
     "forget_names",
     "framework",
     "install_command",
@@ -96,6 +97,27 @@ def registered(kind: str) -> Mapping[str, EntryPoint]:
     return dict(sorted({**points, **run_time_points(kind)}.items()))
 
 
+def check_one_package(kind: str, name: str) -> None:
+    """Reject a name that installed packages give to different components: which one runs would depend on their order.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: The name.
+
+    Raises:
+        UsageError: Several packages register it; the message names them.
+    """
+    found = {point.value: point for point in _installed().select(group=f"deep5.{kind}", name=name)}
+    if len(found) > 1:
+        packages = sorted((point.dist.name if point.dist else "?", value) for value, point in found.items())
+        others = [package for package, _ in packages if package != "deep5"]
+        raise UsageError(
+            f"the {KINDS[kind]} {name!r} is registered by several packages: "
+            f"{', '.join(f'{package} ({value})' for package, value in packages)}; allowed: one package for a name; "
+            f"remedy: pip uninstall {others[-1]}, or another name in its entry points"
+        )
+
+
 def forget_names() -> None:
     """Look names up again, after a registration at run time."""
     for kept in (registered, load, _made):
@@ -112,11 +134,13 @@ def load(kind: str, name: str) -> Any:
 
     Raises:
         UnknownName: No component has that name.
+        UsageError: Several packages give the name to different components, or the component cannot be loaded.
         MissingDependency: A package that the component needs is not installed.
     """
     points, name = registered(kind), present_name(kind, name)
     if name not in points:
         raise UnknownName(KINDS[kind], name, points, remedy=f"'deep5 list {kind}' shows them")
+    check_one_package(kind, name)
     try:
         with uninterrupted():
             return points[name].load()

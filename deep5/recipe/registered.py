@@ -11,7 +11,7 @@ from typing import Any
 
 from deep5.core.errors import Deep5Error, RecipeError, UsageError
 from deep5.core.own_files import is_own_module
-from deep5.core.plugins import load, registered
+from deep5.core.plugins import check_one_package, load, registered
 from deep5.core.run_time import added_at_run_time
 from deep5.recipe.family import RecipeFamily
 
@@ -69,10 +69,12 @@ def registered_recipe(name: str) -> RegisteredRecipe | None:
     """The recipe registered under a name, or None; imports at most the family's module.
 
     Raises:
-        UsageError: The name begins with the name of a family whose module cannot be imported.
+        UsageError: Several packages register the name, or it begins with the name of a family whose module cannot be
+            imported.
     """
     point = registered("recipes").get(name)
     if point is not None and not point.attr:
+        check_one_package("recipes", name)
         return RegisteredRecipe(name=name, point=point)
     for point in _families():
         case = name.removeprefix(f"{point.name}_")

@@ -195,6 +195,26 @@ def test_an_installed_plugin_is_listed_and_used(installed: tuple[Path, Path], tm
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("optimizers", "acme_parts"), ("recipes", "acme_parts"), ("events", "csv_logger")]
+)
+def test_a_name_of_two_packages_is_refused(installed: tuple[Path, Path], tmp_path: Path, kind: str, name: str) -> None:
+    info = tmp_path / "other-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[deep5.{kind}]\n{name} = other.part\n")
+    packages = os.pathsep.join((str(installed[1]), str(tmp_path)))
+    said = f"{name!r} is registered by several packages: "
+    listed = run(sys.executable, "-m", "deep5", "list", kind, cwd=tmp_path, path=packages)
+    assert said in " ".join(listed.stdout.split())
+    set_ = {"optimizers": ("digits_lenet", "--set", f"optimizer={name}"), "recipes": (name,)}.get(kind)
+    if set_ is not None:
+        found = run(sys.executable, "-m", "deep5", "check", *set_, cwd=tmp_path, path=packages)
+        assert found.returncode == 2
+        assert said + "acme-parts (acme_parts." in found.stderr
+        assert "other (other.part); allowed: one package for a name; remedy: pip uninstall other, or" in found.stderr
+
+
 @pytest.mark.slow
 def test_the_tests_of_an_installed_plugin_pass(installed: tuple[Path, Path]) -> None:
     folder, site = installed
