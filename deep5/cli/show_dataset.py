@@ -77,13 +77,14 @@ def dataset_command(errors: Errors) -> click.Command:
 
 
 def _record(text: str, arguments: Mapping[str, Any], samples: int, download: bool) -> DatasetRecord:
-    from deep5.core.plugins import load
+    from deep5.core.plugins import load, registered
     from deep5.recipe.file import named_in_file
     from deep5.results.dataset_record import DatasetRecord, arguments_of, record_of
     from deep5.training.dataset import Splits
     from deep5.training.downloads import DataMissing, nothing_fetched
 
-    if ".py:" not in text and (os.sep in text or text.endswith(".py") or exists(text)):
+    known = text in registered("datasets")  # a folder of that name does not hide it
+    if ".py:" not in text and not known and (os.sep in text or text.endswith(".py") or exists(text)):
         raise UsageError(
             f"got {text} as the data set; allowed: a registered name or FILE.py:NAME; remedy: "
             + (f"{text}:NAME" if text.endswith(".py") else "the data set that reads it, such as 'table --set path=…'")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from deep5.core.errors import OutputError
 
-__all__ = ["exists", "is_file", "is_folder", "write_atomically", "write_folder"]
+__all__ = ["absence", "exists", "is_file", "is_folder", "write_atomically", "write_folder"]
 
 
 def is_file(path: str | Path) -> bool:
@@ -29,6 +29,17 @@ def exists(path: str | Path) -> bool:
 def is_folder(path: str | Path) -> bool:
     """Whether the path leads to a folder; as `is_file`."""
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def absence(path: str | Path) -> str:
+    """Why a path leads to no file, or to no folder, for a message: it is not there, or is the other.
+
+    >>> absence("/"), absence("/no such file")
+    ('is a folder', 'is not there')
+    """
+    if is_folder(path):
+        return "is a folder"
+    return "is not a folder" if exists(path) else "is not there"
 
 
 def write_atomically(path: str | Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:

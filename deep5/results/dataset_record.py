@@ -15,6 +15,7 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.terminal import counted, plain
 from deep5.training.dataset import Dataset, Splits
+from deep5.training.datasets.text_files import PADDING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,8 @@ __all__ = ["Argument", "DatasetRecord", "arguments_of", "record_of", "tokens_tex
 # classes and entries of a description that are listed.
 _MOST_READ, _MOST_ELEMENTS, _MOST_COLUMNS, _MOST_CLASSES = 2000, 8, 7, 20
 _LONGEST = 60
+# Tokens that are no printable characters, as characters and as bytes.
+_SHOWN = {"\n": "⏎", "\t": "→", "\\x0a": "⏎", "\\x09": "→"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +182,17 @@ def record_of(
         UsageError: A sample cannot be read, or the data set has none.
     """
     train = splits.train
-    if isinstance(train, Dataset):
+    fixed = all(isinstance(extent, int) for spec in train.specs.values() for extent in spec.shape)
+    if isinstance(train, Dataset) and fixed:
         samples = train.batch(np.arange(min(count, len(train))))
     else:
-        read = list(islice(train.samples(0), count))
+        read: list[Mapping[str, Any]]
+        if isinstance(train, Dataset):
+            # A batch pads its samples.
+            batches = (train.batch(np.array([place])) for place in range(min(count, len(train))))
+            read = [{name: values[0] for name, values in batch.items()} for batch in batches]
+        else:
+            read = list(islice(train.samples(0), count))
         if not read:
             raise UsageError(f"the stream of {source} has no sample; allowed: at least one")
         # A variable dimension differs between samples: each is a separate object then.
@@ -303,7 +313,7 @@ def _cell(record: DatasetRecord, name: str, value: Any) -> str:
 
 
 def tokens_text(ids: np.ndarray, vocabulary: Sequence[str], tokens: str) -> str:
-    """The characters, words or bytes of token ids, on one line.
+    """The characters, words or bytes of token ids, on one line; a padding at their end is counted.
 
     Args:
         ids: Token ids, shape (length,).
@@ -311,8 +321,12 @@ def tokens_text(ids: np.ndarray, vocabulary: Sequence[str], tokens: str) -> str:
         tokens: "characters", "words" or "bytes".
     """
     words = [str(vocabulary[number]) if 0 <= number < len(vocabulary) else "?" for number in ids.tolist()]
-    joined = (" " if tokens == "words" else "").join(words)
-    return joined.replace("\n", "⏎").replace("\t", "→")
+    length = len(words)
+    while length > 1 and words[length - 1] == words[length - 2] == PADDING:
+        length -= 1
+    padded = len(words) - length
+    words = [*words[: length - 1], f"{PADDING}×{padded + 1}"] if padded else words
+    return (" " if tokens == "words" else "").join(_SHOWN.get(word, word) for word in words)
 
 
 def _number(value: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.seeds import derive_seed, generator
 from deep5.training.batch_source import first_batch
-from deep5.training.dataset import Dataset
+from deep5.training.dataset import Dataset, StreamDataset
 
 __all__ = ["OrderedSampler", "Sampler", "ShuffleSampler", "seeded"]
 
@@ -41,9 +41,10 @@ class Sampler(ABC):
         transforms: Sequence[Callable[..., Any]] = (),
     ) -> None:
         if not isinstance(dataset, Dataset):
+            stream = "; remedy: the sampler 'stream'" if isinstance(dataset, StreamDataset) else ""
             raise UsageError(
                 f"got a {type(dataset).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
-                "what a data set's function returns"
+                f"what a data set's function returns{stream}"
             )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.transforms = seeded(transforms, seed)

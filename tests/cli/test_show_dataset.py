@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import wavfile
 
 from command import Command
 from deep5.results.charts.dataset import png
+from deep5.training.datasets.example import encode_example
+from deep5.training.datasets.record_files import write_records
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -133,6 +136,44 @@ def test_a_part_of_an_argument_is_set_by_a_name_with_a_dot(deep5: Command, tmp_p
     status, out, err = deep5("show", "dataset", "arrays", "--set", "train.input=x.npy", "--set", "train.label=y.npy")
     assert (status, err) == (0, "")
     assert "input float32[3], label int64[]" in out
+
+
+def test_a_folder_does_not_hide_a_name(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    assert deep5("show", "dataset", "digits", "--samples", "1").status == 0
+
+
+def test_variable_samples_are_shown_without_padding(deep5: Command, tmp_path: Path) -> None:
+    write_records(tmp_path / "x", [encode_example({"a": [2.0] * (9 + n), "b": [n]}) for n in range(4)])
+    features = '{"values": "a: float32[?]", "b": "b"}'
+    status, out, _ = deep5(
+        "show", "dataset", "tfrecord", "--set", "train=x", "--set", f"features={features}", "-o", "o"
+    )
+    assert status == 0
+    assert len(set(re.findall(r"float32\[(?:9|1[0-2])\]: 2 … 2, mean 2", out))) == 3
+    # Without a part `input`, the largest part is drawn, by its name.
+    assert "values of values" in words(tmp_path / "o" / "samples.svg")
+
+
+def test_padding_is_counted(deep5: Command, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / "notes" / name).mkdir(parents=True)
+        for number in range(2):
+            (tmp_path / "notes" / name / f"{number}.txt").write_text("one\n")
+    arguments = ("--set", "folder=notes", "--set", "tokens=bytes", "--set", "length=9")
+    assert "one⏎<pad>×5 " in deep5("show", "dataset", "text_folder", *arguments).out
+
+
+def test_channels_are_named(deep5: Command, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / "sounds" / name).mkdir(parents=True)
+        for number in range(2):
+            wavfile.write(tmp_path / "sounds" / name / f"{number}.wav", 8000, np.ones((80, 2), np.int16))
+    arguments = ("show", "dataset", "audio_folder", "--set", "folder=sounds", "-o", "o")
+    assert deep5(*arguments).status == 0
+    drawn = words(tmp_path / "o" / "samples.svg")
+    assert "channel" in drawn
+    assert drawn.count("time (s)") == 1
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_arrays_of_files(files: dict[str, Path]) -> None:
-    parts = {"input": str(files["input.npy"]), "label": str(files["label.npy"])}
+    parts = {"input": files["input.npy"], "label": str(files["label.npy"])}
     splits = arrays(parts, test=str(files["all.npz"]))
     for part in (splits.train, splits.test):
         np.testing.assert_array_equal(everything(part)["input"], np.load(files["input.npy"]))
@@ -440,6 +440,10 @@ def test_numpy_files_that_are_not_right(
     spoilt[80:90] = bytes(10)
     (tmp_path / "spoilt.npz").write_bytes(spoilt)
     (tmp_path / "not.npy").write_text("hello")
+    negative = files["input.npy"].read_bytes().replace(b"(10, 3), }", b"(10,-3), }")
+    assert negative != files["input.npy"].read_bytes()
+    (tmp_path / "negative.npy").write_bytes(negative)
+    np.save(tmp_path / "wide.npy", np.zeros(3, np.longdouble))
     (tmp_path / "notes.npz").write_bytes(files["all.npz"].read_bytes())
     with zipfile.ZipFile(tmp_path / "notes.npz", "a") as archive:
         archive.writestr("notes.txt", "measured on Monday")
@@ -453,7 +457,10 @@ def test_numpy_files_that_are_not_right(
         ("cut.npz", "cut.npz cannot be read"),
         ({"input": "cut.npy"}, "cut.npy cannot be read"),
         ("spoilt.npz", "spoilt.npz cannot be read"),
-        ({"input": "not.npy"}, "not.npy cannot be read"),
+        ({"input": "not.npy"}, r"not\.npy cannot be read \(it has no NumPy header\); .*numpy\.memmap\(.*if it is raw"),
+        ({"input": "negative.npy"}, r"negative\.npy cannot be read"),
+        ({"input": "wide.npy"}, r"wide\.npy holds .*; allowed: numbers of at most 8 bytes"),
+        ("text.npy", r"text\.npy cannot be read .*remedy: {'input': "),
         ({"input": "all.npz"}, "all.npz holds several arrays"),
         ("absent.npz", "absent.npz is not there"),
         ({"input": "absent.npy"}, "absent.npy is not there"),
@@ -466,6 +473,15 @@ def test_numpy_files_that_are_not_right(
     for bad in (3, {}, {"input": 3}, None):
         with pytest.raises(UsageError, match=r"allowed: an \.npz file, or a dict of names"):
             arrays(bad)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^arrays of {'input': array.*remedy: numpy\.savez, or d5\.Splits") as error:
+        arrays({"input": np.zeros((9, 9))})  # type: ignore[dict-item]
+    assert "\n" not in str(error.value)
+    np.save(tmp_path / "other.npy", np.zeros((4, 2)))
+    for test, got in (({"input": "other.npy"}, r"input float64\[2\];"), ("all.npz", r"input float\d+\[3\], label int")):
+        parts = {"input": str(files["input.npy"])}
+        where = str(tmp_path / test) if isinstance(test, str) else {k: str(tmp_path / v) for k, v in test.items()}
+        with pytest.raises(UsageError, match=rf"holds test samples of {got}.*as the training samples"):
+            arrays(parts, test=where)
     import psutil
 
     class Full:

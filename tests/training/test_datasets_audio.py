@@ -93,7 +93,9 @@ def test_extensible_headers_and_other_chunks(tmp_path: Path) -> None:
 
 def test_folders_are_classes(tmp_path: Path) -> None:
     folder = tree(tmp_path / "sounds", channels=2)
+    (folder / "bark" / "6.mp3").write_bytes(b"ID3")
     splits = audio_folder(str(folder), workers=1)
+    assert splits.description["decisions"] == ["1 file in the class folders left out because of the ending: .mp3 (1)"]
     assert str(splits.train.specs["input"]) == "float32[2, 100]"
     assert splits.description["classes"] == ["bark", "meow"]
     assert splits.description["sample_rate"] == 8000
@@ -186,6 +188,7 @@ def test_damaged_files_are_named(tmp_path: Path, case: str) -> None:
         ({"channels": 2}, "channels 2; allowed: None, or 1"),
         ({"folder": "absent"}, "the folder absent is not there"),
         ({"limit": 100}, "limit 100; allowed"),
+        ({"workers": 0}, "workers 0; allowed: None or an integer of at least 1"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

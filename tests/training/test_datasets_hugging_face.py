@@ -98,7 +98,13 @@ def test_images_and_class_names() -> None:
         ({"x": [1.0, 2.0], "label": [0, None]}, {}, r"row 1, column 'label': the value is missing"),
         ({"x": ["one", "two"], "label": [0, 1]}, {}, r"row 0, column 'x': got 'one'; .*remedy: tokens by data\.map"),
         ({"x": [[1, 2], [1]], "label": [0, 1]}, {}, r"row 1: 'input': got shape \(1,\), expected int64\[2\]"),
-        ({"x": [float("nan")] * 2, "label": [0, 1]}, {}, r"row 0: 'input' is nan"),
+        ({"x": [float("nan")] * 2, "label": [0, 1]}, {}, r"row 0: 'input' is nan;"),
+        (
+            {"x": [1e300] * 2, "label": [0, 1]},
+            {},
+            r"row 0, column 'x': got 1e\+300; allowed: values that float32 holds",
+        ),
+        ({"x": np.full(2, 2**63, np.uint64), "label": [0, 1]}, {}, r"got 9223372036854775808; .*that int64 holds"),
         ({"x": [1.0, 2.0], "label": [3, 3]}, {}, r"the labels are all '3'"),
         ({"x": [1.0], "lable": [3]}, {}, r"no column 'label' \(label\); .*did you mean 'lable'\?"),
         ({"x": [1.0], "label": [3]}, {"columns": {"input": "y"}}, r"no column 'y'; allowed: x, label"),
@@ -122,5 +128,8 @@ def test_what_is_not_a_data_set(tmp_path: Path) -> None:
         hugging_face({"x": [1]})
     with pytest.raises(UsageError, match=r"remedy: load it without streaming=True"):
         hugging_face(rows().to_iterable_dataset())
+    sound = library.Dataset.from_dict({"x": [{"bytes": b"RIFF", "path": None}], "label": [0]})
+    with pytest.raises(UsageError, match=r"the column 'x' holds audio; .*remedy: the data set audio_folder"):
+        hugging_face(sound.cast_column("x", library.Audio()))
     with pytest.raises(UsageError, match=r"the parts are test; allowed: train"):
         hugging_face(library.DatasetDict({"test": rows()}))

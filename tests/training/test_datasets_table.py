@@ -192,6 +192,19 @@ BAD = {
     "a misspelt feature": (b"age,y\n1,2\n", {"features": ["aeg"]}, r"no column 'aeg'.*did you mean 'age'\?"),
     "latin-1": (b"a,y\n1,2\n\xe9,3\n", {}, r"line 3: the byte 0xe9 at position 1 is not UTF-8.*iconv"),
     "latin-1 header": (b"\xe9,y\n1,2\n", {}, r"line 1: the byte 0xe9 at position 1 is not UTF-8"),
+    "gzip": (gzip.compress(b"a,y\n1,2\n"), {}, r"is a gzip file; .*remedy: gunzip it"),
+    "a decimal comma": (
+        b"a;y\n1;0,5\n2;3\n",
+        {},
+        r"row 1, column 'y': got '0,5', a number with a comma; .*decimal=','",
+    ),
+    "thousands": (b'a,y\n5,1\n"1,234.5",2\n', {}, r"row 2, column 'a': got '1,234\.5', a number with a comma"),
+    "a title": (b"# points\na,y\n1,2\n", {}, r"row 1: Expected 1 columns, got 2.*or delete the lines before the names"),
+    "a separator at the end": (
+        b"a,y,\n1,2,\n",
+        {},
+        r"a column without a name; .*remedy: name it in the first line, or",
+    ),
     "utf-16": ("a,y\n1,2\n".encode("utf-16"), {}, r"is UTF-16; allowed: UTF-8"),
     "a leak": (b"a,b,y\n1,1.5,1.5\n2,2.5,2.5\n", {}, r"'b' equals the target 'y' in every row"),
     "only a target": (b"y\n1\n2\n", {}, r"has only the column 'y'"),
@@ -234,9 +247,9 @@ def test_other_bad_input(tmp_path: Path, flights: pd.DataFrame, monkeypatch: pyt
     with pytest.raises(UsageError, match="allowed: a whole Parquet file"):
         table(str(tmp_path / "t.parquet"), target="delay")
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,y\n1,2\n" * 5000)[:-20])
-    with pytest.raises(UsageError, match=r"cut\.csv\.gz cannot be read|row 1"):
+    with pytest.raises(UsageError, match=r"cut\.csv\.gz cannot be read .*remedy: copy or make it again"):
         table(str(tmp_path / "cut.csv.gz"), target="y")
-    with pytest.raises(UsageError, match=r"got path=3; allowed: a path"):
+    with pytest.raises(UsageError, match=r"got path=3; allowed: a path.*remedy: pandas\.DataFrame"):
         table(3, target="y")
     with pytest.raises(UsageError, match=r"row 2, column 'a': got 'x' among numbers"):
         table(pd.DataFrame({"a": pd.Series([1, "x", 3], dtype=object), "y": [1.5, 2, 3]}), target="y")
@@ -255,6 +268,20 @@ def test_other_bad_input(tmp_path: Path, flights: pd.DataFrame, monkeypatch: pyt
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
     with pytest.raises(UsageError, match=r"bytes of memory, and 1000 are free; remedy: features="):
         table(str(tmp_path / "t.csv"), target="delay")
+
+
+def test_cells_that_are_easily_misread(tmp_path: Path) -> None:
+    rows = b"".join(b"%d,2020-01-%02d,%s\n" % (row, row + 1, b"no" if row % 2 else b"yes") for row in range(20))
+    for name, content in (("lf", b"a,day,y\n" + rows), ("cr", (b"a,day,y\n" + rows).replace(b"\n", b"\r"))):
+        (tmp_path / f"{name}.csv").write_bytes(content)
+    (tmp_path / "test.csv").write_bytes(b"a,day,y\n1,2020-01-01,perhaps\n")
+    made = [table(str(tmp_path / f"{name}.csv"), target="y") for name in ("lf", "cr")]
+    assert made[0].train.content_hash() == made[1].train.content_hash()
+    assert (
+        "the column 'day' has another string in each row, such as '2020-01-01'" in made[0].description["decisions"][0]
+    )
+    given = table(str(tmp_path / "lf.csv"), target="y", test_path=str(tmp_path / "test.csv"))
+    assert "no training row has the class 'perhaps'" in given.description["decisions"]
 
 
 def test_constant_and_repeated_columns_are_said() -> None:

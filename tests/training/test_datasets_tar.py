@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,7 +163,8 @@ def test_damaged_archives(tmp_path: Path) -> None:
         (whole[:ends], "is no whole tar file"),
         (whole[: listed[3].begin - 512], "is no whole tar file"),
         (b"x" * 2000, "no whole tar file"),
-        (gzip.compress(whole), r"it is a gzip file\); allowed: uncompressed tar files; remedy: gunzip"),
+        (gzip.compress(whole), r"it is a gzip file\); allowed: uncompressed tar files; remedy: gunzip it"),
+        (lzma.compress(whole), r"it is an xz file\); allowed: uncompressed tar files; remedy: unxz it"),
     ]:
         path.write_bytes(content)
         with pytest.raises(UsageError, match=message):
@@ -211,6 +213,10 @@ def test_bad_samples_are_named(tmp_path: Path, files: dict[str, bytes], message:
         ({"parts": {"input": "txt"}}, r"'input' is the string 'cat'; allowed: strings only as label"),
         ({"parts": {"input": "png", "label": "clss"}}, r"\.clss have no decoder"),
         ({"train": "absent-*.tar"}, r"no file absent-\*\.tar"),
+        ({"train": "absent-{08..10}.tar"}, r"the file absent-08\.tar is not there"),
+        ({"train": "https://example.org/x.tar"}, r"no file https://.*remedy: download it first"),
+        ({"train": "x-{0..9999999}.tar"}, r"names 10000000 files; allowed: at most 1000000"),
+        ({"workers": "2"}, r"workers '2'; allowed: None or an integer of at least 1"),
         ({"limit": 99}, r"limit 99; allowed"),
         ({"parts": {"input": "png"}, "channels": 2}, r"images of 2 channels"),
     ],
@@ -219,6 +225,14 @@ def test_bad_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) 
     path = write(tmp_path / "x.tar", samples(4))
     with pytest.raises(UsageError, match=message):
         webdataset(**{"train": str(path), "parts": VECTORS, **arguments})
+
+
+def test_a_range_of_numbers_names_files_in_its_order(tmp_path: Path) -> None:
+    for number in range(8, 12):
+        write(tmp_path / f"x-{number:02d}.tar", samples(2, 2 * number))
+    splits = webdataset(str(tmp_path / "x-{09..11}.tar"), parts=VECTORS)
+    values = np.concatenate([everything(part)["input"][:, 0] for part in (splits.train, splits.test)])
+    assert sorted(values.tolist()) == [*range(18, 24)]
 
 
 def test_images_that_do_not_decode(tmp_path: Path) -> None:

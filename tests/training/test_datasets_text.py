@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_what_is_no_text(tmp_path: Path, rhyme: Path) -> None:
     path.write_bytes(b"first\nsecond \xff line\n")
     with pytest.raises(UsageError, match=r"bad\.txt, line 2: the byte 0xff at position 8 is not UTF-8; .*iconv"):
         text(str(path))
+    for content, name, command in (
+        ("text".encode("utf-16"), "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+        ("text".encode("utf-32"), "UTF-32", "iconv -f UTF-32 -t UTF-8"),
+        (gzip.compress(b"text"), "a gzip file", "gunzip it"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=rf"bad\.txt is {name}; .*remedy: {command}"):
+            text(str(path))
+    with pytest.raises(UsageError, match=r"is a folder; .*remedy: the data set text_folder"):
+        text(str(tmp_path))
     path.write_bytes(b"")
     for tokens in ("characters", "bytes"):
         with pytest.raises(UsageError, match=r"bad\.txt is empty"):

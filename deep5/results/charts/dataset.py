@@ -69,10 +69,12 @@ def png(pixels: np.ndarray) -> bytes:
 
 def _samples(record: DatasetRecord) -> Any:
     alt = altair()
-    inputs = record.samples.get("input", next(iter(record.samples.values())))
+    # Without an input, the largest part.
+    name = "input" if "input" in record.samples else max(record.samples, key=lambda one: record.samples[one].nbytes)
+    inputs = record.samples[name]
     title = f"{record.source}: the first training samples"
     if inputs.dtype == object:
-        return headed(alt, _values(alt, inputs), plain(title))
+        return headed(alt, _values(alt, inputs, name), plain(title))
     rank = inputs.ndim - 1
     if record.description.get("sample_rate") is not None and rank == 2:
         return headed(alt, _waveforms(alt, record, inputs), plain(title))
@@ -90,7 +92,7 @@ def _samples(record: DatasetRecord) -> Any:
         count = len(record.values)
         made = _histograms(alt, record, record.values)
         return headed(alt, made, plain(f"{record.source}: inputs of {counted(count, 'training sample')}"))
-    return headed(alt, _values(alt, inputs), plain(title))
+    return headed(alt, _values(alt, inputs, name), plain(title))
 
 
 def _images(alt: Any, record: DatasetRecord, inputs: np.ndarray) -> Any:
@@ -125,8 +127,12 @@ def _label(record: DatasetRecord, place: int) -> str:
 def _waveforms(alt: Any, record: DatasetRecord, inputs: np.ndarray) -> Any:
     rate = float(record.description["sample_rate"])
     panels = []
-    for place, wave in enumerate(inputs[: min(_SAMPLES, 8)]):
+    shown = inputs[: min(_SAMPLES, 8)]
+    several = inputs.shape[1] > 1
+    legend = alt.Legend(title="channel", orient="right", symbolType="square") if several else None
+    for place, wave in enumerate(shown):
         rows = []
+        last = place == len(shown) - 1
         for channel, values in enumerate(np.asarray(wave, np.float64)):
             bins = np.array_split(values, min(_PAIRS, len(values)))
             begins = np.cumsum([0, *map(len, bins[:-1])])
@@ -136,12 +142,13 @@ def _waveforms(alt: Any, record: DatasetRecord, inputs: np.ndarray) -> Any:
             ]
         panels.append(
             alt.Chart(alt.Data(values=rows))
-            .mark_area(opacity=0.8, line={"strokeWidth": 0.6})
+            .mark_area(opacity=0.5 if several else 0.8, strokeWidth=0.6)
             .encode(
-                x=alt.X("time:Q", title="time (s)" if place == min(len(inputs), 8) - 1 else None),
+                x=alt.X("time:Q", title="time (s)" if last else None, axis=alt.Axis(labels=last)),
                 y=alt.Y("low:Q", title=_label(record, place), scale=alt.Scale(domain=[-1, 1])),
                 y2="high:Q",
-                color=alt.Color("channel:N", scale=alt.Scale(range=list(PALETTE)), legend=None),
+                color=alt.Color("channel:N", scale=alt.Scale(range=list(PALETTE)), legend=legend),
+                stroke=alt.Stroke("channel:N", scale=alt.Scale(range=list(PALETTE)), legend=None),
             )
             .properties(width=WIDTH, height=_WAVE)
         )
@@ -167,7 +174,7 @@ def _histograms(alt: Any, record: DatasetRecord, values: np.ndarray) -> Any:
     if not isinstance(names, list) or len(names) != values.shape[1]:
         names = [f"input {place}" for place in range(values.shape[1])]
     if values.shape[1] > _HISTOGRAMS and not isinstance(record.description.get("inputs"), list):
-        return _values(alt, values)
+        return _values(alt, values, "input")
     panels = [
         _bars(alt, values[:, place], plain(_short(names[place])), _PANEL)
         for place in range(min(len(names), _HISTOGRAMS))
@@ -176,9 +183,9 @@ def _histograms(alt: Any, record: DatasetRecord, values: np.ndarray) -> Any:
     return alt.vconcat(*rows)
 
 
-def _values(alt: Any, inputs: np.ndarray) -> Any:
+def _values(alt: Any, inputs: np.ndarray, name: str) -> Any:
     arrays = inputs.reshape(-1) if inputs.dtype != object else np.concatenate([part.reshape(-1) for part in inputs])
-    return _bars(alt, arrays, "values of the input", WIDTH)
+    return _bars(alt, arrays, plain(f"values of {_short(name)}"), WIDTH)
 
 
 def _bars(alt: Any, values: np.ndarray, title: str, width: int) -> Any:

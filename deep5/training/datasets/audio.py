@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ from deep5.core.tensors import TensorSpec
 from deep5.core.terminal import counted
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_folders import class_split
-from deep5.training.datasets.decoded import DecodedDataset, SampleSource
+from deep5.training.datasets.decoded import DecodedDataset, SampleSource, decoding_threads
 from deep5.training.datasets.folders import HASHED
 from deep5.training.datasets.wav import WavHeader, read_wav, wav_header
 from deep5.training.downloads import given_path
@@ -91,7 +90,7 @@ def audio_folder(
     frames = first.frames if length is None else length
     kept = first.channels if channels is None else 1
     source = _source(root, names, labels, headers, frames, kept)
-    threads = workers or min(os.cpu_count() or 1, 8)
+    threads = decoding_threads(what, workers)
     count = len(found.train[0])
     parts = [
         DecodedDataset(source, ids, labels=labels[ids], workers=threads)
@@ -99,6 +98,7 @@ def audio_folder(
     ]
     cut = sum(header.frames > frames for header in headers)
     padded = sum(header.frames < frames for header in headers)
+    unscaled = ", floating point unchanged" if any(header.floating for header in headers) else ""
     encodings = sorted({f"{'float' if one.floating else 'PCM'} {one.bits} bits" for one in headers})
     return Splits(
         train=parts[0],
@@ -110,14 +110,15 @@ def audio_folder(
             "classes": found.classes,
             "sample_rate": first.rate,
             "split": found.text,
-            "preparation": f"{', '.join(encodings)} to float32 in [-1, 1); "
+            "preparation": f"{', '.join(encodings)} to float32 in [-1, 1){unscaled}; "
             + (counted(kept, "channel") if channels is None else f"average of {first.channels} channels")
             + f"; {frames} frames ({frames / first.rate:.4g} s)",
             "decisions": [
                 f"{number} of {len(names)} files are {verb}"
                 for number, verb in ((cut, "cut at their end"), (padded, "padded with zeros"))
                 if number
-            ],
+            ]
+            + found.decisions,
             "hash": HASHED,
         },
     )

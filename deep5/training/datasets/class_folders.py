@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from deep5.core.errors import UsageError
-from deep5.core.files import is_folder
+from deep5.core.files import absence, is_folder
 from deep5.core.progress import tracked
+from deep5.core.terminal import counted
 from deep5.training.datasets.splitting import selected
 
 __all__ = ["ClassSplit", "class_split", "class_tree"]
@@ -29,6 +31,7 @@ class ClassSplit:
         classes: The names of the classes.
         text: How the split is made.
         split_hash: SHA-256 of the assignment.
+        decisions: Which files are left out, as sentences.
     """
 
     train: tuple[list[str], np.ndarray]
@@ -36,6 +39,7 @@ class ClassSplit:
     classes: list[str]
     text: str
     split_hash: str
+    decisions: list[str]
 
 
 def class_split(
@@ -65,14 +69,17 @@ def class_split(
         UsageError: A folder is missing or empty, or an argument is out of its range.
     """
     if not is_folder(root):
-        raise UsageError(f"{what}: the folder {root} is not there; allowed: one that holds a folder for each class")
+        raise UsageError(f"{what}: the folder {root} {absence(root)}; allowed: one that holds a folder for each class")
+    others: Counter[str] = Counter()
     own = next((name for name in _TEST_NAMES if is_folder(root / name)), None) if is_folder(root / "train") else None
     if own is not None:
-        names, labels, classes = class_tree(root / "train", kind, suffixes, prefix="train/")
-        test_names, test_labels, _ = class_tree(root / own, kind, suffixes, prefix=f"{own}/", classes=classes)
+        names, labels, classes = class_tree(root / "train", kind, suffixes, prefix="train/", others=others)
+        test_names, test_labels, _ = class_tree(
+            root / own, kind, suffixes, prefix=f"{own}/", classes=classes, others=others
+        )
     else:
         _check_no_part(what, root, kind, suffixes)
-        names, labels, classes = class_tree(root, kind, suffixes)
+        names, labels, classes = class_tree(root, kind, suffixes, others=others)
         test_names, test_labels = names, labels
     chosen = selected(
         what,
@@ -93,7 +100,17 @@ def class_split(
         classes=classes,
         text=chosen.text,
         split_hash=chosen.hash,
+        decisions=_left_out(others),
     )
+
+
+def _left_out(others: Counter[str]) -> list[str]:
+    """A sentence about files with other endings, by ending."""
+    if not others:
+        return []
+    endings = ", ".join(f"{ending or 'none'} ({count})" for ending, count in others.most_common(5))
+    more = ", …" if len(others) > 5 else ""
+    return [f"{counted(others.total(), 'file')} in the class folders left out because of the ending: {endings}{more}"]
 
 
 def _check_no_part(what: str, root: Path, kind: str, suffixes: Set[str]) -> None:
@@ -112,7 +129,13 @@ def _check_no_part(what: str, root: Path, kind: str, suffixes: Set[str]) -> None
 
 
 def class_tree(
-    root: Path, kind: str, suffixes: Set[str], *, prefix: str = "", classes: Sequence[str] | None = None
+    root: Path,
+    kind: str,
+    suffixes: Set[str],
+    *,
+    prefix: str = "",
+    classes: Sequence[str] | None = None,
+    others: Counter[str] | None = None,
 ) -> tuple[list[str], np.ndarray, list[str]]:
     """The files under a folder of classes.
 
@@ -122,6 +145,7 @@ def class_tree(
         suffixes: The endings of the names, in lower case, with the dot.
         prefix: Prepended to each name.
         classes: The allowed classes, in order; None: the existing folders, sorted by name.
+        others: Counts the files with other endings, by ending in lower case.
 
     Returns:
         File names relative to `root` with the prefix, sorted by class and name; their labels, int64; the classes.
@@ -144,7 +168,7 @@ def class_tree(
         )
     names, labels = [], []
     for name in tracked(folders, f"listing the class folders of {root}", len(folders)):
-        found = _files(root / name, suffixes)
+        found = _files(root / name, suffixes, others)
         if not found:
             raise UsageError(
                 f"the class folder {root / name} holds no {kind}; allowed: files that end in "
@@ -155,14 +179,17 @@ def class_tree(
     return names, np.array(labels, dtype=np.int64), known
 
 
-def _files(folder: Path, suffixes: Set[str]) -> list[str]:
+def _files(folder: Path, suffixes: Set[str], others: Counter[str] | None = None) -> list[str]:
     found = []
     for parent, inner, files in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         place = Path(parent).relative_to(folder).as_posix()
-        found += [
-            file if place == "." else f"{place}/{file}"
-            for file in files
-            if not file.startswith(".") and os.path.splitext(file)[1].lower() in suffixes  # noqa: PTH122 - a million times
-        ]
+        for file in files:
+            if file.startswith("."):
+                continue
+            ending = os.path.splitext(file)[1].lower()  # noqa: PTH122 - a million times
+            if ending in suffixes:
+                found.append(file if place == "." else f"{place}/{file}")
+            elif others is not None:
+                others[ending] += 1
     return sorted(found)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from deep5.core.errors import UsageError
+from deep5.core.errors import UsageError, brief
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import Dataset, fitted, sample_ids
 
-__all__ = ["DecodedDataset", "SampleSource", "checked_sample"]
+__all__ = ["DecodedDataset", "SampleSource", "checked_sample", "decoding_threads"]
+
+_MOST_WORKERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,23 @@ class SampleSource:
     content: Callable[[], str]
 
 
+def decoding_threads(what: str, workers: int | None) -> int:
+    """The number of decoding threads.
+
+    Args:
+        what: The data set, for messages.
+        workers: The requested number; None: one per processor, up to eight.
+
+    Raises:
+        UsageError: Not an integer of at least 1.
+    """
+    if workers is None:
+        return min(os.cpu_count() or 1, _MOST_WORKERS)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise UsageError(f"{what} with workers {brief(workers)}; allowed: None or an integer of at least 1")
+    return workers
+
+
 def checked_sample(
     sample: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec], name: str
 ) -> dict[str, np.ndarray]:
@@ -43,16 +63,17 @@ def checked_sample(
     Raises:
         UsageError: A part has another shape or dtype, or a value is NaN or infinite; the message names the sample.
     """
-    checked = {}
+    checked, where = {}, name.rstrip(",")
     for part, spec in specs.items():
         array = sample[part]
         if mismatch := spec.mismatch(array.shape, array.dtype.name):
-            raise UsageError(f"{name}: {part!r}: {mismatch}; allowed: samples of one shape and dtype")
+            raise UsageError(f"{where}: {part!r}: {mismatch}; allowed: samples of one shape and dtype")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             place = np.unravel_index(int((~np.isfinite(array)).argmax()), array.shape)
+            at = f" at {tuple(map(int, place))}" if place else ""
             raise UsageError(
-                f"{name}: {part!r} is {array[place]} at {tuple(map(int, place))}; allowed: finite numbers; remedy: "
-                "correct the sample, or leave it out"
+                f"{where}: {part!r} is {array[place]}{at}; allowed: finite numbers; remedy: correct the sample, or "
+                "leave it out"
             )
         checked[part] = array
     return checked

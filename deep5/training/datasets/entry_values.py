@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.core.errors import UsageError, brief
 from deep5.training.datasets.images import Decoder
+from deep5.training.datasets.numpy_files import NPY, check_npy
 from deep5.training.datasets.pixels import Scaling
 
 __all__ = ["IMAGES", "KINDS", "check_kind", "value_of"]
@@ -83,6 +84,7 @@ def value_of(content: bytes, kind: str, field: str, decoder: Decoder | None, nam
 
 def _array(content: bytes, name: str) -> np.ndarray:
     try:
+        check_npy(content[: len(NPY)])
         array = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, SyntaxError, OSError) as error:
         raise UsageError(
@@ -98,11 +100,16 @@ def _json(text: str, field: str, name: str) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name} is no JSON ({' '.join(str(error).split())[:120]})") from error
+        raise UsageError(
+            f"{name} is no JSON ({' '.join(str(error).split())[:120]}); allowed: a value in JSON; remedy: make it again"
+        ) from error
     if field:
-        if not isinstance(value, dict) or field not in value:
-            got = ", ".join(map(str, value)) if isinstance(value, dict) else brief(value)
-            raise UsageError(f"{name} has no field {field!r}; allowed: {got[:200]}")
+        if not isinstance(value, dict):
+            raise UsageError(
+                f"{name} holds {brief(value)}; allowed: an object with the field {field!r}; remedy: 'json', the value"
+            )
+        if field not in value:
+            raise UsageError(f"{name} has no field {field!r}; allowed: {', '.join(map(str, value))[:200]}")
         value = value[field]
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return value

@@ -94,6 +94,7 @@ def image_folder(
             "split": found.text,
             "preparation": f"{decoder.describe()}; {scaling.describe() if scaling else 'bytes'}",
             "decoder": decoder.library,
+            **({"decisions": found.decisions} if found.decisions else {}),
             "hash": HASHED,
         },
     )

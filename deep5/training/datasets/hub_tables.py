@@ -64,7 +64,7 @@ def hugging_face(
 
     Returns:
         Samples with the parts of `columns`: numbers as float32 or int64, images float32 (channels, size, size) in
-        [0, 1]; a label of integers or strings as a class, int64 (), and of other numbers float32 (1,).
+        [0, 1]; a label of integers, booleans or strings as a class, int64 (), and of other numbers float32 (1,).
 
     Raises:
         UsageError: A column is missing, has missing values, strings or rows of different lengths (the message names row
@@ -86,6 +86,13 @@ def hugging_face(
         if not len(part):
             raise UsageError(f"{what}: a part has no rows; allowed: at least one")
     images = {column for column in used if type(first.features[column]).__name__ == "Image"}
+    for column in used:
+        if (kind := type(first.features[column]).__name__) in ("Audio", "Video"):
+            raise UsageError(
+                f"{what}: the column {column!r} holds {kind.lower()}; allowed: numbers, lists of numbers of one "
+                "length, or images; remedy: the data set audio_folder with WAV files, or arrays of one length by "
+                "data.map(…)"
+            )
     decoder = Decoder(size=size, channels=channels, fit=fit) if images else None
     from datasets import Image, concatenate_datasets
 
@@ -203,6 +210,8 @@ def _labels(what: str, rows: Any, column: str) -> tuple[np.ndarray | None, list[
                 "classes; remedy: filter these rows, since test parts on the hub may have no labels"
             )
         return np.array(values, dtype=np.int64), list(names), []
+    if all(isinstance(value, bool) for value in values):
+        values = [int(value) for value in values]
     if not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in values):
         return None, [], []
     labels, classes = class_numbers(values, f"{what}: the labels")
@@ -280,7 +289,13 @@ def _value(what: str, row: int, column: str, value: Any, decoder: Decoder | None
             f"{name}: got {brief(value)}; allowed: numbers, lists of numbers of one length, or images; remedy: "
             f"{remedy}, or columns= without it"
         )
-    return array.astype(np.int64 if array.dtype.kind in "iu" else np.float32)
+    kind = np.int64 if array.dtype.kind in "iu" else np.float32
+    with np.errstate(over="ignore"):
+        fitting = array.astype(kind)
+    lost = (fitting < 0) & (array > 0) if kind is np.int64 else np.isinf(fitting) & np.isfinite(array)
+    if lost.any():
+        raise UsageError(f"{name}: got {array[lost][0]}; allowed: values that {np.dtype(kind)} holds")
+    return fitting
 
 
 def _joined(what: str, row: int, group: Sequence[str], arrays: Sequence[np.ndarray]) -> np.ndarray:

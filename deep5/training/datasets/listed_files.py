@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
-from deep5.core.files import is_file
+from deep5.core.files import absence, is_file
 from deep5.training.downloads import given_path
 
 __all__ = ["files_in_brief", "listed_files"]
+
+
+_NUMBERS = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST_FILES = 1_000_000
 
 
 def files_in_brief(groups: Sequence[Sequence[Path]], what: str, note: str = "") -> str:
@@ -42,7 +47,7 @@ def listed_files(what: str, name: str, given: Any, kind: str) -> list[Path]:
         kind: What the files are, for messages.
 
     Returns:
-        At least one file, in the order of the list, or sorted by name.
+        At least one file, in the order of the list or of the numbers, or sorted by name.
 
     Raises:
         UsageError: A file is missing or empty, or no file matches the pattern.
@@ -50,17 +55,35 @@ def listed_files(what: str, name: str, given: Any, kind: str) -> list[Path]:
     if isinstance(given, (list, tuple)):
         paths = [given_path(what, one, name) for one in given]
     else:
-        text = str(given_path(what, given, name))
-        paths = [Path(text)] if is_file(text) else [Path(one) for one in sorted(glob.glob(text))]  # noqa: PTH207
+        given_path(what, given, name)
+        text = str(given)
+        paths = [Path(text)] if is_file(text) else _matches(text)
         if not paths:
+            remote = "; remedy: download it first" if "://" in text or text.startswith("pipe:") else ""
             raise UsageError(
-                f"{what}: no file {text}; allowed: a file, a pattern such as 'train-*', or a list of files"
+                f"{what}: no file {text}; allowed: a file, a pattern such as 'train-*', or a list of files{remote}"
             )
     if not paths:
         raise UsageError(f"{what}: got {name}={brief(given)}; allowed: at least one file")
     for path in paths:
         if not is_file(path):
-            raise UsageError(f"{what}: the file {path} is not there; allowed: {kind}")
+            raise UsageError(f"{what}: the file {path} {absence(path)}; allowed: {kind}")
         if path.stat().st_size == 0:
             raise UsageError(f"{what}: the file {path} is empty; allowed: {kind} with content; remedy: leave it out")
     return paths
+
+
+def _matches(text: str) -> list[Path]:
+    """The paths of a pattern: of a range of numbers, `train-{000..003}.tar`, all, else those that exist."""
+    found = _NUMBERS.search(text)
+    if found is None:
+        return [Path(one) for one in sorted(glob.glob(text))]  # noqa: PTH207
+    first, last = int(found[1]), int(found[2])
+    if last - first >= _MOST_FILES:
+        raise UsageError(f"the pattern {text!r:.80} names {last - first + 1} files; allowed: at most {_MOST_FILES}")
+    return [
+        path
+        for number in range(first, last + 1)
+        for path in _matches(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")
+        or [Path(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")]
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,12 +14,15 @@ import numpy as np
 
 from deep5.core import quantities
 from deep5.core.content_hashes import file_hash
-from deep5.core.errors import UsageError
+from deep5.core.errors import UsageError, brief
 from deep5.training.dataset import ArrayDataset, Dataset, Splits
 from deep5.training.datasets.mapped import MappedDataset, not_finite
 from deep5.training.datasets.splitting import check_limit, drawn, split_hash
 
-__all__ = ["arrays"]
+__all__ = ["NPY", "arrays", "check_npy"]
+
+NPY = b"\x93NUMPY"
+"""The first bytes of an .npy file."""
 
 # Arrays of files that are larger in sum are not copied: only the samples of a batch are read.
 _COPIED_BYTES = 64 << 20
@@ -26,11 +30,14 @@ _COPIED_BYTES = 64 << 20
 _WHOLE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 24
 
+_Path = str | os.PathLike[str]
+_Given = _Path | Mapping[str, _Path]
+
 
 def arrays(
-    train: str | Mapping[str, str],
+    train: _Given,
     *,
-    test: str | Mapping[str, str] | None = None,
+    test: _Given | None = None,
     test_share: float = 0.2,
     split_seed: int = 0,
     limit: int | None = None,
@@ -65,6 +72,7 @@ def arrays(
     else:
         other, other_digest = _read(test)
         _check_lengths(test, other)
+        _check_alike(test, read, other)
         chosen = [np.arange(length), np.arange(len(next(iter(other.values()))))]
         sources = [(read, digest), (other, other_digest)]
         split = "the files given"
@@ -72,7 +80,7 @@ def arrays(
     for position, (name, most) in enumerate((("limit", limit), ("test_limit", test_limit))):
         chosen[position] = chosen[position][: check_limit(what, name, most, len(chosen[position]))]
         given = train if test is None or position == 0 else test
-        large = not isinstance(given, str) and sum(a.nbytes for a in sources[position][0].values()) > _COPIED_BYTES
+        large = isinstance(given, Mapping) and sum(a.nbytes for a in sources[position][0].values()) > _COPIED_BYTES
         parts.append((_mapped_part if large else _part)(*sources[position], chosen[position]))
     return Splits(
         train=parts[0],
@@ -106,16 +114,20 @@ def _mapped_part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -
     return MappedDataset(read, ids, content_hash=digest, dtypes=dtypes)
 
 
-def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
+def _read(given: _Given) -> tuple[dict[str, np.ndarray], str]:
     """Arrays by name, and the SHA-256 of their contents."""
-    if isinstance(given, str):
+    if isinstance(given, (str, os.PathLike)):
         found = _read_npz(Path(given))
-        files = dict.fromkeys(found, given)
-    elif isinstance(given, Mapping) and given and all(isinstance(text, str) for pair in given.items() for text in pair):
+        files = dict.fromkeys(found, str(given))
+    elif isinstance(given, Mapping) and given and all(map(_is_entry, given.items())):
         found = {name: _read_npy(Path(path)) for name, path in given.items()}
-        files = dict(given)
+        files = {name: str(path) for name, path in given.items()}
     else:
-        raise UsageError(f"arrays of {given!r:.80}; allowed: an .npz file, or a dict of names and .npy files")
+        arrays_given = isinstance(given, Mapping) and any(isinstance(one, np.ndarray) for one in given.values())
+        raise UsageError(
+            f"arrays of {brief(given)}; allowed: an .npz file, or a dict of names and .npy files"
+            + ("; remedy: numpy.savez, or d5.Splits of two d5.ArrayDataset" if arrays_given else "")
+        )
     digest = hashlib.sha256()
     for name, array in sorted(found.items()):
         digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
@@ -128,6 +140,38 @@ def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
         except OSError as error:
             raise _unreadable(Path(files[name]), error) from error
     return found, digest.hexdigest()
+
+
+def _is_entry(entry: tuple[object, object]) -> bool:
+    return isinstance(entry[0], str) and isinstance(entry[1], (str, os.PathLike))
+
+
+def _check_alike(given: _Given, train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]) -> None:
+    """Reject test samples that differ from the training samples in names, shapes or dtypes.
+
+    Raises:
+        UsageError: The message has both.
+    """
+    own, other = (
+        {name: f"{array.dtype}{list(array.shape[1:])}" for name, array in sorted(part.items())}
+        for part in (train, test)
+    )
+    if own != other:
+        got, allowed = (", ".join(f"{name} {spec}" for name, spec in part.items()) for part in (other, own))
+        raise UsageError(f"{_shown(given)} holds test samples of {got}; allowed: {allowed}, as the training samples")
+
+
+def check_npy(begin: bytes) -> None:
+    """Reject what is no .npy file; NumPy itself would report a pickle, and how to load it unsafely.
+
+    Args:
+        begin: The first bytes of the file, as many as `NPY` has.
+
+    Raises:
+        ValueError: They differ from `NPY`.
+    """
+    if begin != NPY:
+        raise ValueError("it has no NumPy header" if begin else "it is empty")
 
 
 def _check_finite(file: str, name: str, array: np.ndarray) -> None:
@@ -148,8 +192,12 @@ def _check_finite(file: str, name: str, array: np.ndarray) -> None:
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
+        with path.open("rb") as file:
+            begin = file.read(len(NPY))
+        if not begin.startswith(b"PK"):
+            check_npy(begin)
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, OverflowError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(mapped, np.ndarray):
         raise UsageError(f"{path} holds several arrays; allowed: an .npy file here; remedy: give the .npz file itself")
@@ -178,9 +226,10 @@ def _plain(what: object, array: Any) -> np.ndarray:
         raise UsageError(
             f"{what} is not an array; allowed: members of an .npz file that numpy.savez writes; remedy: leave it out"
         )
-    if array.dtype.kind not in "biuf" or array.ndim == 0:
+    if array.dtype.kind not in "biuf" or array.ndim == 0 or array.dtype.itemsize > 8:
         raise UsageError(
-            f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, with the samples as the first dimension"
+            f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers of at most 8 bytes, with the samples as "
+            "the first dimension"
         )
     converted = not array.dtype.isnative or not array.flags.c_contiguous
     if isinstance(array, np.memmap) and array.nbytes > _WHOLE_BYTES and converted:
@@ -194,15 +243,15 @@ def _plain(what: object, array: Any) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def _check_lengths(given: str | Mapping[str, str], read: Mapping[str, np.ndarray]) -> None:
+def _check_lengths(given: _Given, read: Mapping[str, np.ndarray]) -> None:
     lengths = {name: len(array) for name, array in read.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
         raise UsageError(f"{_shown(given)} holds samples of {found}; allowed: as many of each, at least one")
 
 
-def _shown(given: str | Mapping[str, str]) -> str:
-    return Path(given).name if isinstance(given, str) else ", ".join(Path(path).name for path in given.values())
+def _shown(given: _Given) -> str:
+    return Path(given).name if not isinstance(given, Mapping) else ", ".join(Path(p).name for p in given.values())
 
 
 def _unreadable(path: Path, error: BaseException) -> UsageError:
@@ -210,7 +259,11 @@ def _unreadable(path: Path, error: BaseException) -> UsageError:
         return UsageError(
             f"the data file {path} is not there; allowed: an .npz file, or a dict of names and .npy files"
         )
+    raw = "no NumPy header" in str(error)
+    remedy = f"; remedy: numpy.save('NEW.npy', numpy.memmap({str(path)!r}, DTYPE, 'r', shape=…)) if it is raw" * raw
+    if isinstance(error, zipfile.BadZipFile) and path.suffix == ".npy":
+        remedy = "; remedy: {'input': " + repr(str(path)) + ", …}, since an .npy file has one array"
     return UsageError(
         f"{path} cannot be read ({' '.join(str(error).split())[:200]}); allowed: a whole file as numpy.save or "
-        "numpy.savez writes it, without objects"
+        f"numpy.savez writes it, without objects{remedy}"
     )

@@ -16,6 +16,8 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "null", "NULL", "None", "<NA>",
 """Strings that stand for a missing value in a CSV file."""
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+# A decimal comma, or thousands: `0,5` and `1,234.5` are numbers to their author.
+_COMMA = r"^\s*[+-]?\d*(,\d+)+\.?\d*([eE][+-]?\d+)?\s*$"
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 Role = Literal["feature", "target", "classes"]
@@ -171,6 +173,8 @@ def _of_texts(
         number = pc.fill_null(pc.match_substring_regex(content, _NUMBER), False).to_numpy(zero_copy_only=False)
         number = number & ~absent
         wrong = np.flatnonzero(~number & ~absent)
+        if len(wrong) and role != "classes":
+            _check_commas(what, name, content, absent, rows, role)
         mixed = len(wrong) * 2 <= present and (len(wrong) > 0 or typed)
         category = mixed and role == "classes"
         if mixed and not category:
@@ -203,6 +207,27 @@ def _of_texts(
         values = np.where(absent, np.nan, truth[codes])
         return Column(name=name, kind="boolean", values=values, categories=(), missing=absent)
     return _ordered(name, [words[code] for code in used], np.searchsorted(used, codes), absent)
+
+
+def _check_commas(what: str, name: str, content: Any, absent: np.ndarray, rows: Rows, role: Role) -> None:
+    """Reject a column whose cells are numbers if commas belong to numbers: it would become a category.
+
+    Raises:
+        UsageError: The message names the first cell with a comma.
+    """
+    from pyarrow import compute as pc
+
+    comma, plain = (
+        pc.fill_null(pc.match_substring_regex(content, pattern), False).to_numpy(zero_copy_only=False) & ~absent
+        for pattern in (_COMMA, _NUMBER)
+    )
+    if comma.any() and bool((comma | plain | absent).all()):
+        row = int(comma.argmax())
+        raise UsageError(
+            f"{what}: {rows.at(row)}, column {name!r}: got {content[row].as_py()!r:.60}, a number with a comma; "
+            "allowed: a decimal point, and no separator of thousands; remedy: pandas.read_csv(…, decimal=',') or "
+            f"thousands=',', whose data frame the data set takes, or {_as_category_by(name, role)}"
+        )
 
 
 def _as_category(column: Column) -> Column:

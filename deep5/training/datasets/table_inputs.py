@@ -36,7 +36,7 @@ class Inputs:
 
 
 def check_features(what: str, features: Sequence[Column], target: Column) -> list[str]:
-    """Statements about constant and duplicate columns.
+    """Statements about constant and duplicate columns, and those of a different string in each row.
 
     Raises:
         UsageError: A feature equals the target in every row, or has so many different strings that it names the rows.
@@ -54,6 +54,11 @@ def check_features(what: str, features: Sequence[Column], target: Column) -> lis
             raise UsageError(
                 f"{what}: the column {column.name!r} has {len(column.categories)} different strings, such as "
                 f"{column.categories[0]!r:.40}; allowed: at most {_MOST_CATEGORIES}; remedy: features= without it"
+            )
+        if column.categories and len(column.categories) == (~column.missing).sum() > 2:
+            found.append(
+                f"the column {column.name!r} has another string in each row, such as {column.categories[0]!r:.40}: "
+                "a category without information; features= without it"
             )
         if np.all(values == values[0]):
             found.append(f"the column {column.name!r} is constant and carries no information")

@@ -15,9 +15,9 @@ import psutil
 
 from deep5.core.content_hashes import file_hash
 from deep5.core.errors import UsageError, brief, suggestion
-from deep5.core.files import is_file
+from deep5.core.files import absence, is_file
 from deep5.core.plugins import missing_dependency
-from deep5.training.datasets.text_files import not_utf8
+from deep5.training.datasets.text_files import check_encoding, not_utf8
 
 __all__ = ["RawTable", "read_table"]
 
@@ -84,7 +84,9 @@ def read_table(
     else:
         path = Path(given)
         if not is_file(path):
-            raise UsageError(f"{what}: the file {path} is not there; allowed: a CSV or Parquet file, or a data frame")
+            raise UsageError(
+                f"{what}: the file {path} {absence(path)}; allowed: a CSV or Parquet file, or a data frame"
+            )
         if path.stat().st_size == 0:
             raise UsageError(f"{what}: the file {path} is empty; allowed: a header line and at least two rows")
         try:
@@ -98,7 +100,10 @@ def read_table(
                     "remedy: save the table as CSV, or give a data frame"
                 )
         except (OSError, EOFError) as error:
-            raise UsageError(f"{what}: {path} cannot be read ({' '.join(str(error).split())[:200]})") from error
+            raise UsageError(
+                f"{what}: {path} cannot be read ({' '.join(str(error).split())[:200]}); allowed: a whole file of the "
+                "format that its name ends in; remedy: copy or make it again"
+            ) from error
     if found.content.num_rows == 0:
         raise UsageError(f"{what}: {found.name} has no rows; allowed: at least two, or one and a test table")
     return found
@@ -119,7 +124,10 @@ def _frame(what: str, given: Any, argument: str, pa: Any) -> Any:
             f"{what}: the {type(given).__name__} cannot be read ({' '.join(str(error).split())[:200]}); remedy: "
             "columns of one type each"
         ) from error
-    raise UsageError(f"{what}: got {argument}={brief(given)}; allowed: a path as a string, or a data frame")
+    raise UsageError(
+        f"{what}: got {argument}={brief(given)}; allowed: a path as a string, or a data frame; remedy: "
+        "pandas.DataFrame(…)"
+    )
 
 
 def _check_objects(what: str, frame: Any) -> None:
@@ -224,6 +232,7 @@ def _csv(
         raise UsageError(
             f"{what}: {path}: {message[:200]}; allowed: as many cells in each line as in the first; remedy: quotation "
             f"marks around a cell that holds {separator!r}"
+            + ("; or delete the lines before the names of the columns" if len(names) == 1 else "")
         ) from error
     if unnamed and wanted is None:
         cells = content.column(0).to_pylist()
@@ -240,7 +249,8 @@ def _csv(
 def _cells(line: str, separator: str) -> list[str]:
     import csv
 
-    return next(csv.reader([line], delimiter=separator), [""])
+    # A file of an old Macintosh has carriage returns only: all of it is its first line.
+    return next(csv.reader(line.splitlines()[:1], delimiter=separator), [""])
 
 
 def _first_line(what: str, path: Path, packed: bool) -> tuple[int, str]:
@@ -250,8 +260,7 @@ def _first_line(what: str, path: Path, packed: bool) -> tuple[int, str]:
         raw = file.readline(_MOST_HEADER_BYTES)
         while raw and not raw.removeprefix(codecs.BOM_UTF8).strip():
             blank, raw = blank + 1, file.readline(_MOST_HEADER_BYTES)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UsageError(f"{what}: {path} is UTF-16; allowed: UTF-8; remedy: iconv -f UTF-16 -t UTF-8")
+    check_encoding(what, path, raw)
     try:
         return blank, raw.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -275,7 +284,10 @@ def _check_text(what: str, path: Path, packed: bool) -> None:
 def _check_names(what: str, name: str, names: Sequence[str]) -> None:
     for one in names:
         if not isinstance(one, str) or not one.strip():
-            raise UsageError(f"{what}: {name} has a column without a name; allowed: a name for each column")
+            raise UsageError(
+                f"{what}: {name} has a column without a name; allowed: a name for each column; remedy: name it in the "
+                "first line, or delete the separator at the end of each line"
+            )
         if list(names).count(one) > 1:
             raise UsageError(
                 f"{what}: {name} has the column {one!r} twice; allowed: different names; remedy: rename one"

@@ -100,7 +100,9 @@ def table(
             f"{what} with task {brief(task)}; allowed: {', '.join(map(repr, _TASKS))}, or None to infer it"
         )
     if not isinstance(target, str):
-        raise UsageError(f"{what}: got target={brief(target)}; allowed: the name of a column")
+        raise UsageError(
+            f"{what}: got target={brief(target)}; allowed: the name of a column; remedy: target={str(target)!r:.60}"
+        )
     for name, names in (("features", features), ("categorical", categorical), ("columns", columns)):
         _check_strings(what, name, names)
     if features is not None and target in features:
@@ -130,6 +132,9 @@ def table(
         test_limit=test_limit,
     )
     parts = [chosen.train, chosen.test + first if separate else chosen.test]
+    unseen = [name for number, name in enumerate(classes) if not (labels[parts[0]] == number).any()]
+    if unseen:
+        read.decisions.append(f"no training row has the class {', '.join(map(repr, unseen[:5]))}")
     inputs = input_matrix(what, read.features, parts[0], encoding=encoding, standardize=standardize)
     if not classes:
         labels = labels.astype(np.float32)[:, None]

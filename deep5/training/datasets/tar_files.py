@@ -11,6 +11,13 @@ from deep5.core.errors import UsageError
 __all__ = ["Entry", "entries", "read_entry"]
 
 _BLOCK = 512
+_COMPRESSIONS = {
+    b"\x1f\x8b": ("a gzip file", "gunzip it"),
+    b"BZh": ("a bzip2 file", "bunzip2 it"),
+    b"\xfd7zXZ\0": ("an xz file", "unxz it"),
+    b"\x28\xb5\x2f\xfd": ("a Zstandard file", "unzstd it"),
+    b"PK\3\4": ("a ZIP file", "unzip it, and make a tar file"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ def entries(path: Path) -> list[Entry]:
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise UsageError(
             f"{path} is no whole tar file ({_reason(path, error)}); allowed: uncompressed tar files; remedy: "
-            f"{'gunzip it' if _packed(path) else 'copy or make it again'}"
+            f"{_packed(path)[1] if _packed(path) else 'copy or make it again'}"
         ) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}); allowed: a tar file") from error
@@ -73,13 +80,15 @@ def _check(path: Path, member: tarfile.TarInfo) -> None:
     )
 
 
-def _packed(path: Path) -> bool:
+def _packed(path: Path) -> tuple[str, ...]:
+    """The compression of a file and its remedy, or nothing."""
     with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+        begin = file.read(6)
+    return next((found for mark, found in _COMPRESSIONS.items() if begin.startswith(mark)), ())
 
 
 def _reason(path: Path, error: Exception) -> str:
-    return "it is a gzip file" if _packed(path) else " ".join(str(error).split())[:120] or type(error).__name__
+    return f"it is {_packed(path)[0]}" if _packed(path) else " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def read_entry(path: Path, entry: Entry) -> bytes:

@@ -12,13 +12,17 @@ import numpy as np
 import psutil
 
 from deep5.core.errors import UsageError, brief
-from deep5.core.files import is_file
+from deep5.core.files import absence, is_file
 
-__all__ = ["TOKENS", "Vocabulary", "not_utf8", "read_bytes", "read_text", "vocabulary_of"]
+__all__ = ["PADDING", "TOKENS", "Vocabulary", "check_encoding", "not_utf8", "read_bytes", "read_text", "vocabulary_of"]
 
 TOKENS = ("characters", "words", "bytes")
 """How content is cut: Unicode characters, strings between white space, or the bytes of UTF-8."""
 
+PADDING = "<pad>"
+"""The token at the end of samples that are shorter than others."""
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Bytes of memory for a byte of a file: its characters as Python's, and token ids as int64.
 _GROWTH = 12
 
@@ -110,7 +114,7 @@ def read_bytes(what: str, path: Path) -> bytes:
         UsageError: It is missing, empty, or too large for the memory.
     """
     if not is_file(path):
-        raise UsageError(f"{what}: the file {path} is not there; allowed: a text file in UTF-8")
+        raise UsageError(f"{what}: the file {path} {absence(path)}; allowed: a text file in UTF-8")
     size, room = path.stat().st_size, psutil.virtual_memory().available
     if size == 0:
         raise UsageError(f"{what}: the file {path} is empty; allowed: at least one token")
@@ -132,12 +136,32 @@ def read_text(what: str, path: Path) -> str:
         UsageError: It is missing, empty, too large for the memory, or not UTF-8; the message names line and byte.
     """
     content = read_bytes(what, path)
+    check_encoding(what, path, content[:4])
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
         raise not_utf8(what, path, line, column, content[error.start]) from error
+
+
+def check_encoding(what: str, path: Path, begin: bytes) -> None:
+    """Reject a file that begins like UTF-16, UTF-32 or gzip.
+
+    Args:
+        what: The data set.
+        path: The file.
+        begin: Its first bytes, at least four if it has as many.
+
+    Raises:
+        UsageError: It does.
+    """
+    # UTF-32 begins like UTF-16.
+    for mark, name in ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), *((m, "UTF-16") for m in _UTF_16)):
+        if begin.startswith(mark):
+            raise UsageError(f"{what}: {path} is {name}; allowed: UTF-8; remedy: iconv -f {name} -t UTF-8")
+    if begin.startswith(b"\x1f\x8b"):
+        raise UsageError(f"{what}: {path} is a gzip file; allowed: a text file in UTF-8; remedy: gunzip it")
 
 
 def not_utf8(what: str, path: Path, line: int, column: int, byte: int) -> UsageError:

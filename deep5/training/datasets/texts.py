@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import UsageError, brief
-from deep5.core.files import is_file
+from deep5.core.files import absence, is_file, is_folder
 from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import ArrayDataset, Dataset, Splits, fitted, sample_ids
 from deep5.training.datasets.class_folders import class_split
 from deep5.training.datasets.splitting import check_limit, check_share, split_hash
-from deep5.training.datasets.text_files import TOKENS, Vocabulary, read_bytes, read_text, vocabulary_of
+from deep5.training.datasets.text_files import PADDING, TOKENS, Vocabulary, read_bytes, read_text, vocabulary_of
 from deep5.training.downloads import given_path
 
 __all__ = ["WindowDataset", "text", "text_folder"]
 
 _SUFFIXES = frozenset((".txt", ".text", ".md"))
-_UNKNOWN, _PADDING = "<unk>", "<pad>"
+_UNKNOWN = "<unk>"
 _BLOCK = 1 << 22
 
 
@@ -203,7 +203,7 @@ def text_folder(
         tracked(contents, f"{what}: building the vocabulary", len(names)),
         tokens,
         None if tokens == "bytes" else vocabulary_size,
-        (_PADDING, _UNKNOWN),
+        (PADDING, _UNKNOWN),
     )
     parts, streams = [], []
     cut = padded = 0
@@ -235,7 +235,8 @@ def text_folder(
                 for number, verb in ((cut, "cut at their end"), (padded, "padded with the id 0"))
                 if number
             ]
-            + _unknown(vocabulary, streams),
+            + _unknown(vocabulary, streams)
+            + found.decisions,
             "hash": "all token ids and labels",
         },
     )
@@ -248,7 +249,8 @@ def _paths(what: str, name: str, given: Any) -> list[Path]:
         raise UsageError(f"{what}: got {name}={brief(given)}; allowed: a file, or a list of at least one")
     for one in paths:
         if not is_file(one):
-            raise UsageError(f"{what}: the file {one} is not there; allowed: a text file in UTF-8")
+            folder = "; remedy: the data set text_folder, or a list of files" if is_folder(one) else ""
+            raise UsageError(f"{what}: the file {one} {absence(one)}; allowed: a text file in UTF-8{folder}")
     return paths
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.progress import tracked
 from deep5.training.dataset import Splits
-from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample
+from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample, decoding_threads
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.example_schema import ExampleSchema, inferred_schema, stated_schema
 from deep5.training.datasets.listed_files import files_in_brief, listed_files
@@ -50,7 +49,7 @@ def tfrecord(
     The compression is found from the file. Every record is checked by its checksum when it is read.
 
     Args:
-        train: A file, a pattern such as `data/train-*.tfrecord`, or a list of files.
+        train: A file, a pattern such as `data/train-*.tfrecord` or `train-{000..099}.tfrecord`, or a list of files.
         features: For each part of a sample the feature, dtype and shape: `{"input": "pixels: float32[28, 28]",
             "label": "class"}`. Without a dtype and shape they are those of the first record. A dimension `?` is
             variable. Bytes are little-endian numbers, or an encoded image: `"image: image[3, 64, 64]"`. None: a part
@@ -90,7 +89,7 @@ def tfrecord(
                 f"{what} with {name} {brief(value)}; allowed: an integer{' of at least 1' if least else ''}"
             )
     schema = _schema(what, groups[0][0], features, labels_from, classes)
-    threads = workers or min(os.cpu_count() or 1, 8)
+    threads = decoding_threads(what, workers)
     if stream:
         if test is None or limit is not None or test_limit is not None:
             raise UsageError(

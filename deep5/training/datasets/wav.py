@@ -144,4 +144,6 @@ def read_wav(path: Path, header: WavHeader, frames: int) -> np.ndarray:
 
 
 def _bad(path: Path, reason: str) -> UsageError:
-    return UsageError(f"{path} is no whole WAV file: {reason}; remedy: copy or make the file again")
+    return UsageError(
+        f"{path} is no whole WAV file: {reason}; remedy: copy the file again, or ffmpeg -i FILE -c:a pcm_s16le NEW.wav"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from deep5.core.progress import tracked
 from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_names import class_numbers, mapping_sentence
-from deep5.training.datasets.decoded import DecodedDataset, SampleSource
+from deep5.training.datasets.decoded import DecodedDataset, SampleSource, decoding_threads
 from deep5.training.datasets.entry_values import IMAGES, check_kind, value_of
 from deep5.training.datasets.images import Decoder
 from deep5.training.datasets.listed_files import files_in_brief, listed_files
@@ -60,7 +59,7 @@ def webdataset(
     `a/01.cls`. Each tar file's headers are read once; samplers then shuffle all samples.
 
     Args:
-        train: An uncompressed tar file, a pattern such as `train-*.tar`, or a list of files.
+        train: An uncompressed tar file, a pattern such as `train-*.tar` or `train-{000..099}.tar`, or a list of files.
         parts: For each part of a sample the ending of its entry, or several separated by semicolons, of which the first
             that exists is read; `json:FIELD` is a field of a JSON object. Values: `cls` (an integer), `txt` (the name
             of a class, for `label`), `json` (a number, or a list), `npy` (without objects) and images.
@@ -120,7 +119,7 @@ def webdataset(
         limit=limit,
         test_limit=test_limit,
     )
-    threads = workers or min(os.cpu_count() or 1, 8)
+    threads = decoding_threads(what, workers)
     made = [
         DecodedDataset(source, ids, labels=None if labels is None else labels[ids], workers=threads)
         for ids in (chosen.train, chosen.test + (counts[0] if len(counts) > 1 else 0))
@@ -195,7 +194,8 @@ def _chosen(sample: _Sample, part: str, kinds: Sequence[tuple[str, str]]) -> tup
     more = "" if len(kinds) > 1 else suggestion(kinds[0][0], sample.entries)
     raise UsageError(
         f"{sample.path}: the sample {sample.key!r:.80} has no entry for {part!r} ({wanted}"
-        f"); allowed: one of them; it has {names}{more}; remedy: parts= with the endings"
+        f"); allowed: one of them; it has {names[:200]}{more}; remedy: parts= with the endings, which begin at the "
+        "first dot of a name, or the sample left out of the tar file"
     )
 
 
