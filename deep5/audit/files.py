@@ -8,9 +8,10 @@ from typing import Any
 
 from deep5.results import reading
 
-__all__ = ["bytes_of", "json_of", "plain", "sha256_of"]
+__all__ = ["SOURCE_BYTES", "bytes_of", "json_of", "plain", "sha256_of"]
 
-_SOURCE_BYTES = 16 << 20
+SOURCE_BYTES = 16 << 20
+"""Maximum size of source that is hashed."""
 
 
 def bytes_of(root: Path, name: str, *, most_bytes: int = reading.TABLE_BYTES) -> bytes | None:
@@ -55,11 +56,16 @@ def json_of(root: Path, name: str) -> Any:
         return None
 
 
-def sha256_of(root: Path, name: str) -> str | None:
+def sha256_of(root: Path, name: str, *, most_bytes: int = SOURCE_BYTES) -> str | None:
     """SHA-256 of a file's bytes, which are not parsed; None if it does not exist.
+
+    Args:
+        root: The folder.
+        name: Name of the file, as for `bytes_of`.
+        most_bytes: Maximum size.
 
     Raises:
         UsageError: As for `bytes_of`.
     """
-    content = bytes_of(root, name, most_bytes=_SOURCE_BYTES)
+    content = bytes_of(root, name, most_bytes=most_bytes)
     return None if content is None else hashlib.sha256(content).hexdigest()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os.path import lexists
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.audit.files import json_of, sha256_of
+from deep5.audit.files import SOURCE_BYTES, json_of, sha256_of
 from deep5.audit.finding import Ledger
 from deep5.audit.hashes import hash_of_environment, hash_of_values
 from deep5.core.errors import UsageError
-from deep5.results.origin import ORIGIN, origin_schema
+from deep5.core.quantities import size
+from deep5.recipe.of_model import ARGUMENTS
+from deep5.results.origin import ORIGIN, SOURCES, origin_schema, source_name
+from deep5.results.reading import TABLE_BYTES
 from deep5.results.validation import check_document
 
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
 
 __all__ = ["check_environment", "check_origin", "check_recipe", "own_recipe"]
-
-_SOURCE = "recipe.py"
 
 
 def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
@@ -38,9 +40,22 @@ def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
         stated = recipe["fixed"] if content is None else {"content": content, "fixed": recipe["fixed"]}
         ledger.same(14, "the recipe's hash", recipe["hash"], hash_of_values(stated))
     with ledger.part(14, "the recipe's source"):
-        ledger.same(14, "the hash of recipe.py", document["provenance"]["recipe_source"], sha256_of(root, _SOURCE))
+        _check_source(ledger, root, document["provenance"]["recipe_source"])
     with ledger.part(14, "the recipe's source"):
         _check_own(ledger, document)
+
+
+def _check_source(ledger: Ledger, root: Path, expected: str | None) -> None:
+    """The stored file of the recipe, or of the model in its place, has the recorded hash."""
+    stored = [name for name in SOURCES if lexists(root / name)]
+    ledger.hold(14, len(stored) < 2, f"there are {' and '.join(stored)}; allowed: the one file that ran")
+    name = (*stored, SOURCES[0])[0]
+    network = name.endswith(".onnx")
+    if network and (root / name).lstat().st_size > TABLE_BYTES:
+        ledger.skip(f"{name}: it is larger than {size(TABLE_BYTES)}")
+        return
+    found = sha256_of(root, name, most_bytes=TABLE_BYTES if network else SOURCE_BYTES)
+    ledger.same(14, f"the hash of {name}", expected, found)
 
 
 def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
@@ -121,16 +136,28 @@ def check_origin(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
         if (found := json_of(root, ORIGIN)) is None:
             return
         check_document(found, origin_schema())
-        recipe, file = document["recipe"], found["file"]
+        recipe, file, model = document["recipe"], found["file"], found.get("model")
         ledger.hold(
             14,
             (file is None) == (document["provenance"]["recipe_source"] is None),
             f"{ORIGIN} names the recipe's file {file!r:.100}, and the run's source has another state",
         )
         if file is not None and not found["registered"]:
-            ledger.same(14, f"the recipe's name, by {ORIGIN}", recipe["name"], Path(file).stem)
-        odd = sorted(found["settings"].keys() - recipe["mutable"].keys())
+            name = Path(file).stem if model is None or _is_onnx(model) else model.rpartition(":")[2]
+            ledger.same(14, f"the recipe's name, by {ORIGIN}", recipe["name"], name)
+        if model is not None:
+            stored = source_name(model)
+            ledger.hold(14, lexists(root / stored), f"{ORIGIN} names a model, and there is no {stored}")
+            goals = [entry.get("goal") for entry in recipe["metrics"]]
+            ledger.hold(11, not any(goals), f"a model in place of a recipe has no goals; stored {goals!r:.100}")
+        # The arguments of such a model can be set.
+        settable = {*recipe["mutable"], *(() if model is None else ARGUMENTS)}
+        odd = sorted(found["settings"].keys() - settable)
         ledger.hold(14, not odd, f"{ORIGIN} has settings that the run has not: {', '.join(odd)[:100]}")
+
+
+def _is_onnx(model: str) -> bool:
+    return source_name(model) == "model.onnx"
 
 
 def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from deep5.cli.recipe_options import whole_number
 from deep5.core.errors import Errors, UsageError
 from deep5.core.progress import Reporter
 
-__all__ = ["compare_command", "parse_bytes"]
+__all__ = ["compare_command", "once", "parse_bytes"]
 
 
 def compare_command(errors: Errors) -> click.Command:
@@ -100,8 +100,8 @@ def compare_command(errors: Errors) -> click.Command:
 
             options |= {
                 "frameworks": [name.strip() for name in (frameworks or "").split(",") if name.strip()] or None,
-                "vary": _once("--vary", [parse_variation(text) for text in vary]) or None,
-                "settings": _once("--set", [parse_setting(text) for text in settings]) or None,
+                "vary": once("--vary", [parse_variation(text) for text in vary]) or None,
+                "settings": once("--set", [parse_setting(text) for text in settings]) or None,
                 "rigorous": rigorous if quick or rigorous else None,
                 "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
             }
@@ -127,7 +127,12 @@ def compare_command(errors: Errors) -> click.Command:
     return command
 
 
-def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The values of a repeatable option by key.
+
+    Raises:
+        UsageError: A key is given twice.
+    """
     for place, (key, _) in enumerate(pairs):
         if key in dict(pairs[:place]):
             raise UsageError(f"{option} {key} is given twice; allowed: once")

@@ -61,6 +61,13 @@ def study_command(errors: Errors) -> click.Command:
     @click.argument("recipe")
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
     @click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a mutable part of all candidates; repeatable.",
+    )
+    @click.option(
         "--target", metavar="M=X", help="accuracy=97 or loss=0.3; default: the target in the recipe's metrics."
     )
     @click.option("--size", metavar="NAME", default=FULL, help="A size of the recipe, such as smoke.")
@@ -95,6 +102,7 @@ def study_command(errors: Errors) -> click.Command:
     def study(
         recipe: str,
         vary: tuple[str, ...],
+        settings: tuple[str, ...],
         target: str | None,
         size: str,
         seeds: int,
@@ -118,10 +126,16 @@ def study_command(errors: Errors) -> click.Command:
         --resume resumes an interrupted study.
         """
         with errors(debug, as_json) as show:
-            from deep5.cli.compare import parse_bytes
+            from deep5.cli.compare import once, parse_bytes
+            from deep5.recipe.settings import parse_setting
             from deep5.results.time_to_target import parse_target
             from deep5.study.study import run_study
 
+            shared = once("--set", [parse_setting(text) for text in settings])
+            options = {name: value for name, value in common.items() if value is not None}
+            if both := sorted({*options, "seed"} & {*shared}):
+                option = f"--{both[0]}" if both[0] in options else "--seeds N"
+                raise UsageError(f"--set {both[0]}; allowed: {option}, which sets it for every candidate")
             with Reporter(quiet=quiet) as tell:
                 done = run_study(
                     recipe,
@@ -129,7 +143,7 @@ def study_command(errors: Errors) -> click.Command:
                     size=size,
                     only=only,
                     seeds=range(seeds),
-                    common={name: value for name, value in common.items() if value is not None},
+                    common={**shared, **options},
                     target=None if target is None else parse_target(target),
                     time_limit_s=time_limit,
                     memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),

@@ -32,6 +32,7 @@ from deep5.results.comparison_summary import counted, results_of, verdicts_in
 from deep5.results.comparison_warnings import warnings_in
 from deep5.results.folder import locked, new_folder, remove_torn
 from deep5.results.kind import COMPARISON
+from deep5.results.origin import source_name
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
 
@@ -157,8 +158,9 @@ class ComparisonRecord:
                 self.close()
                 raise
             return
-        source = {} if recipe.source is None else {"recipe.py": recipe.source}
-        new_folder(self.path, {**source, **self._files()})
+        source = recipe.stored_source()
+        name = source_name(None if recipe.in_place is None else recipe.in_place.text)
+        new_folder(self.path, {**({} if source is None else {name: source}), **self._files()})
         self._lock = locked(self.path)
 
     def _go_on(self, left: ComparisonResult) -> None:

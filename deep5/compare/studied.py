@@ -9,6 +9,7 @@ from typing import Any
 from deep5.core.errors import RecipeError, UnknownName, UsageError
 from deep5.recipe.experiment import Experiment
 from deep5.recipe.file import read_recipe_file
+from deep5.recipe.of_model import ARGUMENTS
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
 from deep5.results.time_to_target import Target
 from deep5.run.choice import workload_of
@@ -22,43 +23,52 @@ def load_study(
     """A recipe and the settings to compare: a dict STUDY in its file, from a candidate's name to settings.
 
     Args:
-        name_or_path: A registered name, or the path of a Python file.
+        name_or_path: A registered name, the path of a Python file, or a model in place of a recipe.
         size: One of the recipe's sizes.
         varied: By candidate, settings in place of a STUDY.
 
     Raises:
         RecipeError: No such recipe, no STUDY in it, or a STUDY that is not a dict of settings.
-        UsageError: Settings that the recipe does not accept; or both a STUDY and `varied`.
+        UsageError: Settings that the recipe does not accept; both a STUDY and `varied`; or other arguments of a model
+            in place of a recipe.
     """
     recipe = load_recipe(name_or_path)
-    if recipe.path is None:
-        raise RecipeError(f"the recipe {name_or_path} has no file; allowed: a recipe in a file")
     at_size = recipe.at_size(size)
     if not workload_of(Experiment.of(at_size)).studied:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
-    scope, _ = read_recipe_file(recipe.path, recipe.source)
-    study = scope.get("STUDY")
+    scope = {} if recipe.path is None else read_recipe_file(recipe.path, recipe.source)[0]
+    study, where = scope.get("STUDY"), f"{recipe.path or name_or_path}"
     if varied is not None:
         if study is not None:
             raise UsageError(
-                f"--vary, and {recipe.path} has a STUDY; allowed: one of them; remedy: omit --vary (--only NAMES "
+                f"--vary, and {where} has a STUDY; allowed: one of them; remedy: omit --vary (--only NAMES "
                 "selects candidates of the STUDY), or remove the STUDY from a copy of the recipe"
             )
         study = varied
+    if study is None and recipe.path is None:
+        raise UsageError(
+            f"{where} is a model, which has no STUDY; allowed: --vary with a mutable part and its values; remedy: "
+            "--vary optimizer=adam,momentum"
+        )
     if study is None:
         raise RecipeError(
-            f"{recipe.path}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
+            f"{where}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
             "add one to the file, or --vary optimizer=adam,momentum"
         )
     if not isinstance(study, Mapping) or not study or not all(isinstance(own, Mapping) for own in study.values()):
         raise RecipeError(
-            f"{recipe.path}: STUDY is {study!r:.60}; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}"
+            f"{where}: STUDY is {study!r:.60}; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}"
         )
     for name, own in study.items():
         if not isinstance(name, str) or not name:
-            raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a nonempty string")
+            raise RecipeError(f"{where}: STUDY names the candidate {name!r}; allowed: a nonempty string")
         if "seed" in own:
             raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
+        if recipe.in_place is not None and (other := [key for key in own if key.partition(".")[0] in ARGUMENTS]):
+            raise UsageError(
+                f"the candidate {name!r} sets {other[0]!r}, which makes another model; allowed: one model in a study; "
+                f"remedy: --set {other[0]}=… for all candidates, and a study of each model"
+            )
         at_size.with_settings(own)  # rejects settings of other than mutable parts, before anything runs
     return at_size, {name: dict(own) for name, own in study.items()}
 

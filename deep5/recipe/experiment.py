@@ -33,8 +33,9 @@ class Experiment:
         document: The description of the recipe in a result, including its hash.
         first_rule: The parts of `document` that differ by the first rule for hashes, under which older runs resume.
         defaults: By key, the value if a recipe omits it, in JSON types.
-        source: Content of the recipe's file, or None.
+        source: Returns the content of the recipe's file, or of the model's in its place; None without a file.
         source_hash: SHA-256 of the source, or None.
+        in_place: The model that is given in place of a recipe, as given, or None.
         origin: Returns where the recipe and the user's own files are, as `deep5.recipe.origin.origin_of`; None:
             there is no recipe to run again.
     """
@@ -50,8 +51,9 @@ class Experiment:
     document: Mapping[str, Any]
     first_rule: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    source: bytes | None
+    source: Callable[[], bytes | None]
     source_hash: str | None
+    in_place: str | None
     origin: Callable[[], dict[str, Any]] | None
 
     @classmethod
@@ -74,8 +76,9 @@ class Experiment:
             document=document,
             first_rule=recipe.by_first_rule(),
             defaults=defaults_of(recipe.kind),
-            source=recipe.source,
+            source=recipe.stored_source,
             source_hash=recipe.source_hash(),
+            in_place=None if recipe.in_place is None else recipe.in_place.text,
             origin=partial(origin_of, recipe),
         )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deep5.core.content_hashes import file_hash
 from deep5.core.errors import RecipeError, UsageError
 from deep5.core.files import is_file
 from deep5.core.plugins import owner_of
@@ -16,7 +20,7 @@ from deep5.recipe.own_network import IDENTITY_SEED, made_network
 from deep5.recipe.part import Part, is_factory, part_of
 from deep5.recipe.settings import changed_by_settings
 
-__all__ = ["ARGUMENTS", "METRICS", "changed_around", "names_model", "parts_around"]
+__all__ = ["ARGUMENTS", "METRICS", "InPlace", "changed_around", "in_place_of", "names_model", "parts_around"]
 
 ARGUMENTS = ("model_args", "model_kwargs")
 """The keys of such a recipe's fixed part that can be set: another model, and another hash."""
@@ -31,6 +35,52 @@ _GENERAL: dict[str, Any] = {
     "optimizer": "sgd",
     "optimizer_kwargs": {"lr": 0.01},
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlace:
+    """A model that is given in place of a recipe.
+
+    Attributes:
+        text: `FILE.py:NAME`, or the path of an ONNX file, as given.
+        path: The file, absolute.
+        sha256: SHA-256 of its content.
+    """
+
+    text: str
+    path: Path
+    sha256: str
+
+    def read(self) -> bytes:
+        """The content of the file.
+
+        Raises:
+            RecipeError: It is missing, or changed since its hash was taken.
+        """
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise RecipeError(f"the model's file {self.path} cannot be read ({error.strerror or error})") from error
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise RecipeError(f"the model's file {self.path} changed since the start; remedy: start again")
+        return content
+
+
+def in_place_of(text: str) -> InPlace:
+    """The file of a model that is given in place of a recipe.
+
+    Args:
+        text: `FILE.py:NAME`, or the path of an ONNX file.
+
+    Raises:
+        RecipeError: The file cannot be read.
+    """
+    file = text if is_onnx_file(text) else text.rpartition(":")[0]
+    path = Path(os.path.abspath(file))  # noqa: PTH100 - links stay, as they may be replaced
+    try:
+        return InPlace(text=text, path=path, sha256=file_hash(path))
+    except OSError as error:
+        raise RecipeError(f"the model's file {path} cannot be read ({error.strerror or error})") from error
 
 
 def names_model(text: str) -> bool:

@@ -30,17 +30,20 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
     """Where a recipe and its own files are, in JSON types.
 
     Returns:
-        `schema_version`; `registered`: whether the recipe is a registered one; `file`: the path of its file, or None
-        for a recipe made in Python; `working_directory`: of this process, or None; `settings`: the values set from
+        `schema_version`; `registered`: whether the recipe is a registered one; `file`: the path of its file, or of the
+        model's that is given in its place, or None for a recipe made in Python; `model`: only with such a model, as
+        given; `working_directory`: of this process, or None; `settings`: the values set from
         outside, without those that JSON cannot hold; `own`: by path, the SHA-256 of every other file of the user's
         that the recipe imports, names or opens; `modules`: by path, the dotted name of those that are modules. All
         paths are absolute.
     """
-    path = None if recipe.path is None else _absolute(recipe.path)
-    found = registered_recipe(recipe.name) if path is not None else None
-    registered = found is not None and path == _absolute(found.path())
+    model = recipe.in_place
+    own_path = None if recipe.path is None else _absolute(recipe.path)
+    found = registered_recipe(recipe.name) if own_path is not None else None
+    registered = found is not None and own_path == _absolute(found.path())
+    path = own_path if model is None else str(model.path)
     with not_noting():
-        code, files = _own_files(recipe, None if registered else path)
+        code, files = _own_files(recipe, None if registered else own_path)
         own = {}
         for name in sorted(files - {path}):
             with suppress(OSError):
@@ -50,6 +53,7 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
         "schema_version": ORIGIN_VERSION,
         "registered": registered,
         "file": path,
+        **({} if model is None else {"model": model.text}),
         "working_directory": _working_directory(),
         "settings": {
             key: value

@@ -20,7 +20,7 @@ from deep5.recipe.file import read_recipe_file
 from deep5.recipe.keys import Kind, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
-from deep5.recipe.of_model import METRICS, changed_around, names_model, parts_around
+from deep5.recipe.of_model import METRICS, InPlace, changed_around, in_place_of, names_model, parts_around
 from deep5.recipe.own_network import is_own_network
 from deep5.recipe.part import Part, part_of
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
@@ -69,7 +69,7 @@ class Recipe:
     path: Path | None = None
     source: bytes | None = None
     lines: RecipeLines = field(default=RecipeLines(None, None), repr=False, compare=False)
-    in_place: str | None = None
+    in_place: InPlace | None = None
 
     @classmethod
     def make(
@@ -205,8 +205,18 @@ class Recipe:
         return part_of(key, about, self.fixed, where=self.where, file=self.path, folder=folder)
 
     def source_hash(self) -> str | None:
-        """SHA-256 of the file's content, or None without a file."""
+        """SHA-256 of the content of the recipe's file, or of the model's in its place; None without a file."""
+        if self.in_place is not None:
+            return self.in_place.sha256
         return None if self.source is None else hashlib.sha256(self.source).hexdigest()
+
+    def stored_source(self) -> bytes | None:
+        """What a result stores of the file that `source_hash` identifies; None without a file.
+
+        Raises:
+            RecipeError: The file of a model changed since the start.
+        """
+        return self.source if self.in_place is None else self.in_place.read()
 
     def describe(self) -> dict[str, Any]:
         """FIXED, MUTABLE and METRICS in JSON types.
@@ -329,7 +339,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     text = str(name_or_path)
     if names_model(text):
         name, fixed, mutable = parts_around(text)
-        return replace(Recipe.make(fixed, mutable, METRICS, name=name), in_place=text)
+        return replace(Recipe.make(fixed, mutable, METRICS, name=name), in_place=in_place_of(text))
     found = registered_recipe(text)
     path = Path(text) if found is None else found.path()
     if found is None and not is_file(path):

@@ -69,8 +69,9 @@ def recorded_experiment(name: str, goals: Any) -> Experiment:
         document=document,
         first_rule={},
         defaults={},
-        source=None,
+        source=lambda: None,
         source_hash=None,
+        in_place=None,
         origin=None,
     )
 

@@ -18,10 +18,13 @@ from deep5.core.owner_secret import owner_secret, secret_path
 from deep5.results.reading import NotThere, read_object, shown_path
 from deep5.results.validation import check_document
 
-__all__ = ["ORIGIN", "Origin", "origin_schema", "origin_text", "read_origin"]
+__all__ = ["ORIGIN", "SOURCES", "Origin", "origin_schema", "origin_text", "read_origin", "source_name"]
 
 ORIGIN = "origin.json"
 """The file in a result folder."""
+
+SOURCES = ("recipe.py", "model.py", "model.onnx")
+"""The names that a result folder has for what ran: a recipe's file, or that of a model in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,8 @@ class Origin:
 
     Attributes:
         registered: Whether the recipe is a registered one.
-        file: The recipe's file; None if it had none, or the folder does not state it.
+        file: The file of the recipe, or of the model in its place; None without one, or if the folder states none.
+        model: The model that was given in place of a recipe, `FILE.py:NAME` or an ONNX file; None: a recipe.
         working_directory: The working directory of the run, or None.
         settings: The values that were set from outside, by key.
         own: The SHA-256 of the other own files, by path.
@@ -40,11 +44,24 @@ class Origin:
 
     registered: bool = False
     file: Path | None = None
+    model: str | None = None
     working_directory: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     own_run: bool = False
+
+
+def source_name(model: str | None) -> str:
+    """The name of the file in a result folder that stores what ran.
+
+    Args:
+        model: The model that is given in place of a recipe, or None.
+
+    >>> source_name(None), source_name("mine.py:Net"), source_name("net.onnx")
+    ('recipe.py', 'model.py', 'model.onnx')
+    """
+    return SOURCES[0 if model is None else 2 if model.lower().endswith(".onnx") else 1]
 
 
 @cache
@@ -90,6 +107,7 @@ def read_origin(folder: Path, document: Mapping[str, Any]) -> Origin:
     return Origin(
         registered=found["registered"],
         file=_path(found["file"]),
+        model=found.get("model"),
         working_directory=_path(found["working_directory"]),
         settings=found["settings"],
         own=found["own"],

@@ -15,7 +15,7 @@ from deep5.core.errors import UsageError
 from deep5.core.progress import tracked
 from deep5.results.archive import FILE_BYTES, TOTAL_BYTES, Entry, unpacked, write_archive
 from deep5.results.folder import locked
-from deep5.results.origin import Origin, read_origin
+from deep5.results.origin import Origin, read_origin, source_name
 from deep5.results.reading import NotThere, opened, read_bytes, read_object, shown_path
 from deep5.results.result import Result, load
 
@@ -23,6 +23,8 @@ __all__ = ["Tree", "changed_own", "check_finished", "pack", "stored_source", "tr
 
 _MOST_DATA = 10_000
 _BLOCK_BYTES = 1 << 20
+# An ONNX file is at most as large.
+_MODEL_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Tree:
 
     Attributes:
         entries: The files, named relative to the root; the recipe's as it ran, the others as they are now.
-        recipe: Name of the recipe's file; None without one, or for a registered recipe.
+        recipe: Name of the file of the recipe, or of the model in its place; None for a registered recipe.
         working_directory: Name of the folder in which the run started, or None.
         python_path: Further folders from which modules are imported.
         own: Where the own files were, by name.
@@ -69,14 +71,20 @@ def pack(folder: str | Path, out: str | Path | None = None) -> tuple[Path, list[
     if target.is_dir() or not target.name.endswith(".zip"):
         raise UsageError(f"the archive is {shown_path(target)}; allowed: a name that ends in .zip; remedy: -o FILE.zip")
     stored, too_large = _stored(result.folder, document["run_id"])
-    entries = [*stored, *(_within("files", entry) for entry in tree.entries)]
+    own = [_within("files", entry) for entry in tree.entries]
+    entries = [*stored, *(entry for entry in own if entry.size_bytes <= FILE_BYTES)]
+    left_out = [  # a model in place of a recipe; the sizes of the other files are known
+        _left(entry.name, origin.file or Path(entry.name), entry.sha256, entry.size_bytes)
+        for entry in own
+        if entry.size_bytes > FILE_BYTES
+    ]
     total = sum(entry.size_bytes for entry in entries)
     if total > TOTAL_BYTES:
         raise UsageError(
             f"{shown_path(folder)} and its own files have {total} bytes; allowed: {TOTAL_BYTES} in an archive; remedy: "
             "delete checkpoints/ from a copy of the folder"
         )
-    left_out = [*too_large, *({**each, "file": _inside(each["file"])} for each in tree.left_out)]
+    left_out += [*too_large, *({**each, "file": _inside(each["file"])} for each in tree.left_out)]
     recipe = document["recipe"]
     manifest = {
         "schema_version": "1",
@@ -86,6 +94,7 @@ def pack(folder: str | Path, out: str | Path | None = None) -> tuple[Path, list[
             "hash": recipe["hash"],
             "registered": origin.registered,
             "file": _inside(tree.recipe),
+            **({} if origin.model is None else {"model": origin.model}),
         },
         "working_directory": _inside(tree.working_directory),
         "python_path": [f"files/{name}" if name != "." else "files" for name in tree.python_path],
@@ -132,8 +141,12 @@ def check_finished(result: Result) -> None:
         )
 
 
-def stored_source(result: Result) -> bytes:
-    """The recipe's file as the run stored it, which is never executed here.
+def stored_source(result: Result, origin: Origin) -> bytes:
+    """The file of the recipe, or of the model in its place, as the run stored it; it is never executed here.
+
+    Args:
+        result: The run.
+        origin: Its origin.
 
     Raises:
         UsageError: The run had no file, or the stored one has another hash.
@@ -141,12 +154,13 @@ def stored_source(result: Result) -> bytes:
     name, expected = result.document["run_id"], result.document["provenance"]["recipe_source"]
     if expected is None:
         raise UsageError(
-            f"the run {name} has no recipe's file: it was started from Python, or trained a model in place of a "
-            "recipe; allowed: runs of a recipe in a file; remedy: start that program or command again"
+            f"the run {name} stores no file of what it ran: it was started from Python with an object, or is of an "
+            "older deep5; allowed: runs of a recipe or a model in a file; remedy: start that program or command again"
         )
-    source = read_bytes(result.folder / "recipe.py")
+    stored = source_name(origin.model)
+    source = read_bytes(result.folder / stored, most_bytes=_MODEL_BYTES)
     if hashlib.sha256(source).hexdigest() != expected:
-        raise UsageError(f"recipe.py of {name} changed since the run; remedy: restore it from a copy")
+        raise UsageError(f"{stored} of {name} changed since the run; remedy: restore it from a copy")
     return source
 
 
@@ -173,7 +187,7 @@ def tree_of(result: Result, origin: Origin) -> Tree:
             f"the recipe of {result.document['run_id']} used files that are not as they were: {', '.join(changed[:5])}"
             f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}; remedy: restore them"
         )
-    source = stored_source(result)
+    source = stored_source(result, origin)
     recipe = None if origin.registered else origin.file or Path("/", f"{result.document['recipe']['name']}.py")
     data = list(_data_paths(result, origin))
     places = [*(Path(name) for name in origin.own), *(path for path, relative in data if relative)]

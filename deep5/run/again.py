@@ -1,13 +1,12 @@
-"""A stored run, repeated: the recipe that ran, at its size and settings, and whether its code may be executed.
+"""A stored run, repeated: what ran, at its size and settings, and whether its code may be executed.
 
 A result may come from anywhere, so nothing that is found in it is executed. A registered recipe is the installed one. A
-recipe of the user's is the original file, if this user's deep5 recorded its place and it still has the recorded hash.
-Everything else is only executed if the caller trusts it.
+recipe of the user's, or a model in its place, is the original file, if this user's deep5 recorded its place and it has
+the recorded hash. Everything else is only executed if the caller trusts it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import tempfile
@@ -22,12 +21,13 @@ from deep5.core.content_hashes import file_hash
 from deep5.core.errors import CheckpointError, Deep5Error, UsageError
 from deep5.core.files import exists, is_file, is_folder
 from deep5.recipe.experiment import defaults_of
+from deep5.recipe.of_model import ARGUMENTS, names_model
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
 from deep5.recipe.registered import registered_recipe
 from deep5.results.archive import MANIFEST, changed_files, read_manifest, unpacked
 from deep5.results.continuing import check_recipe
 from deep5.results.kind import RUN_KIND, kind_of
-from deep5.results.origin import Origin, read_origin
+from deep5.results.origin import Origin, read_origin, source_name
 from deep5.results.pack import Tree, changed_own, check_finished, stored_source, tree_of
 from deep5.results.reading import shown_path
 from deep5.results.result import Result, load
@@ -73,7 +73,8 @@ def again(source: str | Path, out: str | Path, *, trust: bool, show: Callable[[s
         document = first.document
         origin = read_origin(first.folder, document)
         if manifest is not None:  # whoever made the archive made its statements
-            origin = Origin(registered=manifest["recipe"]["registered"], settings=manifest["settings"])
+            stated = manifest["recipe"]
+            origin = Origin(registered=stated["registered"], settings=manifest["settings"], model=stated.get("model"))
         installed = _installed(document, origin, show)
         moved: dict[str, str] = {}
         start = origin.working_directory if origin.own_run else None
@@ -84,21 +85,27 @@ def again(source: str | Path, out: str | Path, *, trust: bool, show: Callable[[s
             if manifest is not None:
                 moved, start = _places(folder, manifest), _place(folder, manifest["working_directory"])
         elif origin.own_run and _is_original(first, origin, show):
-            stored_source(first)
-            recipe = _in(start, lambda: load_recipe(origin.file or ""), stack)
+            stored_source(first, origin)
+            recipe = _in(start, lambda: load_recipe(_named_at(origin, origin.file or Path())), stack)
         else:
             tree = None if manifest is not None else tree_of(first, origin)
-            _check_trusted(first, tree, manifest, trust, show)
+            _check_trusted(first, tree, manifest, origin, trust, show)
             path, start, roots, moved = (
-                _written(first, tree, stack) if tree is not None else _in_place(first, folder, manifest or {}, stack)
+                _written(first, origin, tree, stack)
+                if tree is not None
+                else _in_place(first, origin, folder, manifest or {}, stack)
             )
             for place in reversed(roots):
                 sys.path.insert(0, str(place))
                 stack.callback(_remove, str(place))
-            recipe = _in(start, lambda: load_recipe(path), stack)
+            recipe = _in(start, lambda: load_recipe(_named_at(origin, path)), stack)
         if start is not None and is_folder(start):
             _change_directory(start, stack)
         recipe = recipe if document["recipe"]["size"] == FULL else recipe.at_size(document["recipe"]["size"])
+        if origin.model is not None:  # its other mutable parts follow from its arguments
+            stored = document["recipe"]["fixed"]
+            arguments = {key: origin.settings.get(key, stored[key]) for key in ARGUMENTS if key in stored}
+            recipe = recipe.with_settings(arguments) if arguments else recipe
         changes = {key: _moved(value, moved) for key, value in _changes(recipe, document, origin).items()}
         if not (origin.own_run or trust) and (code := [key for key, value in changes.items() if _is_code(key, value)]):
             raise UsageError(
@@ -152,7 +159,7 @@ def _installed(document: Mapping[str, Any], origin: Origin, show: Callable[[str]
     """The installed recipe, if the run was of a registered recipe and that has the same hash; else None."""
     stored, name = document["recipe"], document["recipe"]["name"]
     known = registered_recipe(name)
-    if known is None or not (origin.registered or origin.file is None):
+    if known is None or origin.model is not None or not (origin.registered or origin.file is None):
         if origin.registered:
             show(f"the recipe {name!r} is not installed")
         return None
@@ -200,17 +207,30 @@ def _check_own(origin: Origin) -> None:
         )
 
 
+def _named_at(origin: Origin, file: Path) -> str:
+    """The recipe's file, or the model in its place in this file, as `load_recipe` reads it."""
+    if origin.model is None:
+        return str(file)
+    text = str(file) if source_name(origin.model) == "model.onnx" else f"{file}:{origin.model.rpartition(':')[2]}"
+    if not names_model(text) or source_name(text) != source_name(origin.model):
+        raise UsageError(
+            f"the model {shown_path(origin.model)} is in {shown_path(file)}; allowed: FILE.py:NAME, or an ONNX file"
+        )
+    return text
+
+
 def _check_trusted(
     first: Result,
     tree: Tree | None,
     manifest: Mapping[str, Any] | None,
+    origin: Origin,
     trust: bool,
     show: Callable[[str], None],
 ) -> None:
     """Refuse to execute a stored recipe that is not trusted, after naming what would be executed."""
     if trust:
         return
-    code = [first.folder / "recipe.py"]
+    code = [first.folder / source_name(origin.model)]
     if manifest is not None:
         root = first.folder.parent
         names = [name for name in manifest["files"] if name.startswith("files/")]
@@ -219,12 +239,15 @@ def _check_trusted(
         code += [Path(path) for path in tree.own.values()]
     show("would be executed, or read by what is executed:\n" + "\n".join(f"  {shown_path(path)}" for path in code))
     raise UsageError(
-        f"the recipe of {first.document['run_id']} is not an installed one or the unchanged file that this user ran; "
-        "allowed: code that you have read; remedy: add --trust to execute it with your rights"
+        f"the {'recipe' if origin.model is None else 'model'} of {first.document['run_id']} is not an installed one or "
+        "the unchanged file that this user ran; allowed: code that you have read; remedy: add --trust to "
+        "execute it with your rights"
     )
 
 
-def _written(first: Result, tree: Tree, stack: ExitStack) -> tuple[Path, Path | None, list[Path], dict[str, str]]:
+def _written(
+    first: Result, origin: Origin, tree: Tree, stack: ExitStack
+) -> tuple[Path, Path | None, list[Path], dict[str, str]]:
     """Write the own files of a run to a temporary folder: recipe, working directory, module folders, moved files."""
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deep5-again-"))).resolve()
     for entry in tree.entries:
@@ -233,7 +256,7 @@ def _written(first: Result, tree: Tree, stack: ExitStack) -> tuple[Path, Path | 
         target.write_bytes(entry.content if isinstance(entry.content, bytes) else entry.content.read_bytes())
     if tree.recipe is None:  # a registered recipe that changed since
         path = root / f"{first.document['recipe']['name']}.py"
-        path.write_bytes(stored_source(first))
+        path.write_bytes(stored_source(first, origin))
     else:
         path = root / tree.recipe
     for left in tree.left_out:
@@ -247,18 +270,18 @@ def _written(first: Result, tree: Tree, stack: ExitStack) -> tuple[Path, Path | 
 
 
 def _in_place(
-    first: Result, folder: Path, manifest: Mapping[str, Any], stack: ExitStack
+    first: Result, origin: Origin, folder: Path, manifest: Mapping[str, Any], stack: ExitStack
 ) -> tuple[Path, Path | None, list[Path], dict[str, str]]:
     """As `_written`, from an unpacked archive."""
-    source, start = stored_source(first), _place(folder, manifest["working_directory"])
+    start = _place(folder, manifest["working_directory"])
     if manifest["recipe"]["file"] is not None:
         path = folder / manifest["recipe"]["file"]
-        if hashlib.sha256(path.read_bytes()).hexdigest() != first.document["provenance"]["recipe_source"]:
-            raise UsageError(f"{shown_path(path)} is not the recipe of the run; remedy: have it packed again")
+        if file_hash(path) != first.document["provenance"]["recipe_source"]:
+            raise UsageError(f"{shown_path(path)} is not the file that ran, by its hash; remedy: have it packed again")
     else:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deep5-again-"))).resolve()
         path = root / f"{first.document['recipe']['name']}.py"
-        path.write_bytes(source)
+        path.write_bytes(stored_source(first, origin))
     return path, start, [folder / name for name in manifest["python_path"]], _places(folder, manifest)
 
 

@@ -67,7 +67,7 @@ class RunRecord:
         from deep5.measuring.environment import describe_environment
         from deep5.results.continuing import check_name, going_on
         from deep5.results.folder import ResultFolder
-        from deep5.results.origin import ORIGIN, origin_text
+        from deep5.results.origin import ORIGIN, origin_text, source_name
         from deep5.results.result import load
         from deep5.results.schema import blank_document
 
@@ -114,7 +114,8 @@ class RunRecord:
             letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in experiment.name
         )
         # With the recipe, whose hash is in the document: the folder is complete whenever the process is killed.
-        files: dict[str, bytes | str] = {} if experiment.source is None else {"recipe.py": experiment.source}
+        source = experiment.source()
+        files: dict[str, bytes | str] = {} if source is None else {source_name(experiment.in_place): source}
         if experiment.origin is not None:
             files[ORIGIN] = origin_text(experiment.origin(), self.document)
         self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document, files)
@@ -362,6 +363,8 @@ _OWN = (
     "samples.csv",
     "events.mllog",
     "recipe.py",
+    "model.py",
+    "model.onnx",
     "origin.json",
     "environment.json",
     "dataset.json",

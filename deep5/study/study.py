@@ -59,6 +59,7 @@ class _Plan:
     target: Target | None
     notes: Sequence[str]
     contents: Mapping[tuple[str, int], str]
+    fixed_hash: str
     environment: str
     commit: Mapping[str, Any] | None
     shares: Shares
@@ -100,7 +101,7 @@ def run_study(
     loses a rank, or exceeds a limit is noted and counts as one that never reached the target; the other runs continue.
 
     Args:
-        recipe: A registered name, or the path of a Python file.
+        recipe: A registered name, the path of a Python file, or a model in place of a recipe.
         varied: By candidate, settings in JSON types, in place of the STUDY in the file.
         size: One of the recipe's sizes.
         only: Candidate names separated by commas; None: all.
@@ -172,6 +173,8 @@ def _plan(
         target=target,
         notes=[*reported, *shares.notes],
         contents=contents,
+        # Arguments of a model in place of a recipe are common settings.
+        fixed_hash=recipe.with_settings(common).fixed_hash(),
         environment=environment_hash(software=software),
         commit=software["commit"],
         shares=shares,
@@ -325,7 +328,7 @@ class _UnderWay:
         return Study(
             folder=self._folder,
             recipe=plan.recipe.name,
-            hash=plan.recipe.fixed_hash(),
+            hash=plan.fixed_hash,
             size=plan.recipe.size,
             provenance=plan.provenance(),
             seeds=plan.seeds,

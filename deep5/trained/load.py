@@ -127,8 +127,10 @@ def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tup
             f"of {recorded['name']!r}, {str(recorded['hash'])[:12]}; allowed: the recipe of the run, as it was"
         )
     recipe = _as_set(recipe, recorded["mutable"])
-    if recipe.source_hash() != result.document["provenance"]["recipe_source"]:
-        return recipe, ("the recipe's file was changed since the run; its fixed part is the same",)
+    ran = result.document["provenance"]["recipe_source"]
+    if recipe.source_hash() != ran and (ran is not None or recipe.in_place is None):  # None: of an older deep5
+        what = "recipe" if recipe.in_place is None else "model"
+        return recipe, (f"the {what}'s file was changed since the run; its fixed part is the same",)
     return recipe, ()
 
 

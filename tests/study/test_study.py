@@ -984,6 +984,37 @@ def test_wrong_usage(file: Path, deep5: Command) -> None:
         assert answer.status == 2
 
 
+def test_a_model_in_place_of_a_recipe_is_studied(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import deep5 as d5\n\ndef net(hidden=5, seed=0):\n"
+        "    return d5.networks.mlp(features=4, classes=3, hidden=hidden, seed=seed)\n"
+    )
+    chosen = ("--set", "model_kwargs.hidden=6", "--set", "dataset_kwargs.train=64", "--set", "dataset_kwargs.test=16")
+    varied = ("study", "nets.py:net", "--vary", "optimizer=sgd,adam", "--framework", "reference")
+    answer = deep5(*varied, *chosen, "--seeds", "1", "--target", "accuracy=1", "--json", "--quiet")
+    assert answer.status == 0, answer.err
+    found = json.loads(answer.out)
+    assert [len(one["runs"]) for one in found["candidates"].values()] == [1, 1]
+    for one in found["candidates"].values():
+        assert one["settings"]["model_kwargs.hidden"] == 6
+        result = load(Path(found["folder"]) / one["runs"][0], root=found["folder"])
+        assert result.document["recipe"]["hash"] == found["hash"]
+        assert (result.folder / "model.py").is_file()
+    assert not audit([Path(found["folder"])]).findings
+    folder = str(Path(found["folder"]) / found["candidates"]["optimizer=adam"]["runs"][0])
+    assert deep5("run", "--like", folder, "--quiet").status == 0
+    for arguments, told in (
+        (("nets.py:net",), "nets.py:net is a model, which has no STUDY; allowed: --vary"),
+        (("nets.py:net", "--vary", "model_kwargs.hidden=5,6"), "makes another model; allowed: one model in a study"),
+        ((*varied[1:], "--set", "seed=1"), "--set seed; allowed: --seeds N"),
+        ((*varied[1:], "--set", "framework=jax"), "--set framework; allowed: --framework"),
+        ((*varied[1:], "--set", "epochs=1", "--set", "epochs=2"), "--set epochs is given twice"),
+    ):
+        answer = deep5("study", *arguments)
+        assert answer.status == 2, answer
+        assert told in answer.err
+
+
 def test_targets(file: Path) -> None:
     recipe, _ = load_study(file)
     assert target_of(recipe) == (None, [])

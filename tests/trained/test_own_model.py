@@ -9,7 +9,6 @@ import pytest
 
 from deep5.core.errors import UsageError
 from deep5.recipe.recipe import load_recipe
-from deep5.results.pack import stored_source
 from deep5.run.execute import execute
 from deep5.trained.evaluate import evaluate_result
 from deep5.trained.predict import predict_files
@@ -60,7 +59,9 @@ def test_the_arguments_of_the_run_are_those_of_the_model(folder: Path) -> None:
     assert evaluate_result(run.folder, recipe="models.py:Net").samples == 20
 
 
-def test_a_repetition_needs_a_recipe_in_a_file(folder: Path) -> None:
+def test_a_model_whose_file_changed_is_noted(folder: Path) -> None:
     run = execute(load_recipe("models.py:Net").with_settings(DATA), out=folder / "out", quiet=True)
-    with pytest.raises(UsageError, match=r"no recipe's file: .* trained a model in place of a recipe; .*command again"):
-        stored_source(run)
+    assert (run.folder / "model.py").read_text() == MODELS
+    (folder / "models.py").write_text(f"# The same code.\n{MODELS}")
+    _, notes = predict_files(run.folder, [], recipe="models.py:Net")
+    assert notes == ("the model's file was changed since the run; its fixed part is the same",)
