@@ -8,13 +8,16 @@ from typing import Any
 
 from deep5.core.errors import RecipeError, UnknownName, UsageError
 from deep5.recipe.experiment import Experiment
-from deep5.recipe.file import read_recipe_file
+from deep5.recipe.lines import RecipeLines
 from deep5.recipe.of_model import ARGUMENTS
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.recipe.variants import candidates_of
 from deep5.results.time_to_target import Target
 from deep5.run.choice import workload_of
 
 __all__ = ["chosen", "load_study", "target_of"]
+
+_EXAMPLE = "a dict such as {'adam': {'optimizer': 'adam'}, …}"
 
 
 def load_study(
@@ -36,8 +39,7 @@ def load_study(
     at_size = recipe.at_size(size)
     if not workload_of(Experiment.of(at_size)).studied:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
-    scope = {} if recipe.path is None else read_recipe_file(recipe.path, recipe.source)[0]
-    study, where = scope.get("STUDY"), f"{recipe.path or name_or_path}"
+    study, where = recipe.study, f"{recipe.path or name_or_path}"
     if varied is not None:
         if study is not None:
             raise UsageError(
@@ -52,25 +54,19 @@ def load_study(
         )
     if study is None:
         raise RecipeError(
-            f"{where}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
-            "add one to the file, or --vary optimizer=adam,momentum"
+            f"{where}: STUDY is None; allowed: {_EXAMPLE}; remedy: add one to the file, or "
+            "--vary optimizer=adam,momentum"
         )
-    if not isinstance(study, Mapping) or not study or not all(isinstance(own, Mapping) for own in study.values()):
-        raise RecipeError(
-            f"{where}: STUDY is {study!r:.60}; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}"
-        )
+    if not study:
+        raise RecipeError(f"{where}: STUDY is {study!r:.60}; allowed: {_EXAMPLE}")
     for name, own in study.items():
-        if not isinstance(name, str) or not name:
-            raise RecipeError(f"{where}: STUDY names the candidate {name!r}; allowed: a nonempty string")
-        if "seed" in own:
-            raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
         if recipe.in_place is not None and (other := [key for key in own if key.partition(".")[0] in ARGUMENTS]):
             raise UsageError(
                 f"the candidate {name!r} sets {other[0]!r}, which makes another model; allowed: one model in a study; "
                 f"remedy: --set {other[0]}=… for all candidates, and a study of each model"
             )
-        at_size.with_settings(own)  # rejects settings of other than mutable parts, before anything runs
-    return at_size, {name: dict(own) for name, own in study.items()}
+    lines = at_size.lines if varied is None else RecipeLines(None, None)
+    return at_size, candidates_of(study, lines, at_size.with_settings)
 
 
 def target_of(recipe: Recipe, requested: Target | None = None) -> tuple[Target | None, list[str]]:

@@ -11,7 +11,7 @@ from deep5.core.deep500 import PAGE
 from deep5.core.errors import RecipeError, brief, suggestion
 from deep5.core.plugins import KINDS
 from deep5.recipe import faults
-from deep5.recipe.meant import meant_key
+from deep5.recipe.meant import meant_key, other_optimizers
 
 __all__ = [
     "CODE",
@@ -24,6 +24,7 @@ __all__ = [
     "Kind",
     "allowed_keys",
     "base",
+    "check_keys",
     "check_parts",
     "component_kinds",
     "kind_of",
@@ -235,20 +236,14 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
     Raises:
         RecipeError: The first error found.
     """
-    kind = kind_of(fixed, mutable)
-    keys, allowed = kind.keys, allowed_keys(kind.keys)
+    kind, both = kind_of(fixed, mutable), {**fixed, **mutable}
+    keys = kind.keys
     for what, part in (("FIXED", fixed), ("MUTABLE", mutable)):
+        check_keys(part, what, keys, both, where)
         for key, value in part.items():
-            if key not in allowed:
-                meant = meant_key(key, allowed, component_kinds(keys), {**fixed, **mutable})
-                raise RecipeError(
-                    f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join(keys)}, each component with "
-                    f"_args and _kwargs{_asked(key, meant, value)}"
-                )
             fault = _fault(key, keys.get(key), value)
             if fault is not None:
                 raise RecipeError(f"{where(key)}{fault}")
-    both = {**fixed, **mutable}
     missing = [key for key, about in keys.items() if about.required and key not in both]
     if missing:
         raise RecipeError(
@@ -267,9 +262,49 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
         raise RecipeError(f"{where(key)}{fault}")
 
 
+def check_keys(
+    part: Mapping[str, Any],
+    what: str,
+    keys: Mapping[str, Key],
+    parts: Mapping[str, Any],
+    where: Callable[[str], str],
+    more: tuple[str, ...] = (),
+) -> None:
+    """Check that a part of a recipe has only known keys.
+
+    Args:
+        part: FIXED, MUTABLE, or the changes of a size.
+        what: Its name in messages.
+        keys: All keys, except those for arguments.
+        parts: The recipe's values by key.
+        where: As for `check_parts`.
+        more: Further allowed keys.
+
+    Raises:
+        RecipeError: The first unknown key; the message suggests the one that was probably meant.
+    """
+    allowed = [*allowed_keys(keys), *more]
+    for key, value in part.items():
+        if key in allowed:
+            continue
+        name, dot, entry = key.partition(".")
+        settable = dot and name in allowed and name.endswith("_kwargs")  # as --set writes it
+        meant = (name, entry) if settable else meant_key(key, allowed, component_kinds(keys), {**parts, **part})
+        raise RecipeError(
+            f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join((*keys, *more))}, each component with "
+            f"_args and _kwargs{_asked(key, meant, value) or _of_another(key, value, {**parts, **part})}"
+        )
+
+
 def component_kinds(keys: Mapping[str, Key]) -> dict[str, str]:
     """The kind of component by key, for the keys that name one."""
     return {key: about.kind for key, about in keys.items() if about.kind in KINDS}
+
+
+def _of_another(key: str, value: Any, parts: Mapping[str, Any]) -> str:
+    """As `other_optimizers`, if the recipe has an optimizer."""
+    chosen = parts.get("optimizer")
+    return "" if chosen is None else other_optimizers(key, value, chosen, as_setting=False, near=True)
 
 
 def _asked(got: str, meant: tuple[str, str] | None, value: Any) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deep5.core.errors import Deep5Error
-from deep5.core.plugins import load
+from deep5.core.errors import Deep5Error, brief
+from deep5.core.plugins import load, registered
 from deep5.core.python_source import parse
 from deep5.core.synonyms import SYNONYMS, nearest
 
-__all__ = ["argument_of", "arguments", "meant_key", "names_of", "unknown_argument"]
+__all__ = ["argument_of", "arguments", "meant_key", "names_of", "other_optimizers", "unknown_argument"]
 
 # Arguments of an optimizer that cannot be inspected without running the user's file.
 _USUAL = ("lr",)
@@ -58,6 +58,51 @@ def argument_of(key: str, kinds: Mapping[str, str], parts: Mapping[str, Any]) ->
             if name in arguments:
                 return f"{component}_kwargs", name
     return None
+
+
+def other_optimizers(argument: str, value: Any, chosen: Any, *, as_setting: bool, near: bool = False) -> str:
+    """The tail of a message that names deep5's optimizers with an argument that the chosen one lacks; "" without any.
+
+    Args:
+        argument: The name that is unknown to the chosen optimizer.
+        value: Its value.
+        chosen: The value of the key `optimizer`.
+        as_setting: Whether to write the remedy for --set instead of for a recipe's file.
+        near: Whether a similar spelling counts.
+    """
+    taken = {
+        name: arguments("optimizer", "optimizers", name) or []
+        for name, point in registered("optimizers").items()
+        if point.value.startswith("deep5.")
+    }
+    known = {each for names in taken.values() for each in names}
+    known -= {*(arguments("optimizer", "optimizers", chosen) or ())}
+    words = (argument, *SYNONYMS.get(argument.casefold(), ()))
+    found = next((word for word in words if word in known or word in taken), None)
+    if found is None and near:
+        found = nearest(argument, sorted(known | taken.keys()))
+    if found is None:
+        return ""
+    names = sorted(name for name, each in taken.items() if found in each)
+    own = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
+    if not names or (found in taken and found not in names):  # nesterov=True
+        return f"; {found!r} is an optimizer; remedy: {_set({'optimizer': found}, as_setting)}"
+    best = found if found in names else names[0]
+    remedy = _set({"optimizer": best, "optimizer_kwargs": {found: value}}, as_setting)
+    many = "optimizers" if len(names) > 1 else "optimizer"
+    return f"; {found!r} is an argument of the {many} {', '.join(names)}, not of {own!r}; remedy: {remedy}"
+
+
+def _set(parts: Mapping[str, Any], as_setting: bool) -> str:
+    """Parts of a recipe, as they are set, or as its file has them."""
+    if not as_setting:
+        return ", ".join(f"{key!r}: {brief(value)}" for key, value in parts.items())
+    each = [
+        f"--set {key}.{name}={entry}" if name else f"--set {key}={entry}"
+        for key, value in parts.items()
+        for name, entry in (value.items() if isinstance(value, Mapping) else [("", value)])
+    ]
+    return " ".join(each)
 
 
 def _arguments(kinds: Mapping[str, str], parts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:

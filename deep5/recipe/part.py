@@ -25,8 +25,8 @@ from deep5.core.errors import (
 from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.file import named_in_file
-from deep5.recipe.keys import Key
-from deep5.recipe.meant import names_of, unknown_argument
+from deep5.recipe.keys import TRAINING, Key
+from deep5.recipe.meant import names_of, other_optimizers, unknown_argument
 from deep5.recipe.own_modules import importable
 
 __all__ = ["Part", "Parts", "is_factory", "part_of", "taken"]
@@ -168,6 +168,8 @@ class Part:
                 wrong = next((name for name in kwargs if f"'{name}'" in what), None)
             where = self.where_kwargs if kwargs and (wrong or not args) else self.where_args if args else self.where
             tail = suggestion(wrong, signature.parameters) if wrong else ""
+            if wrong in kwargs and key == "optimizer":
+                tail = self._other_optimizer(wrong, near=False) or tail or self._other_optimizer(wrong, near=True)
             missing = what.partition("missing a required argument: ")[2].strip("'")
             if missing:
                 tail = f"; remedy: {missing!r} in {key}_kwargs (--set {key}_kwargs.{missing}=…)"
@@ -176,6 +178,13 @@ class Part:
             raise RecipeError(
                 f"{where}the arguments of {key!r} do not fit: {what}; allowed: {names_of(signature)}{tail}"
             ) from error
+
+    def _other_optimizer(self, wrong: str, *, near: bool) -> str:
+        """The tail of a message on an argument that this optimizer lacks."""
+        if wrong in TRAINING.keys:
+            return f"; remedy: the key {wrong!r} of the recipe, which is for every optimizer (--set {wrong}=…)"
+        as_setting = not self.where_kwargs
+        return other_optimizers(wrong, self.kwargs[wrong], self.value, as_setting=as_setting, near=near)
 
     def transforms(self) -> tuple[Any, ...]:
         """The transforms of `train_transforms` or `test_transforms`: classes are instantiated, functions are used

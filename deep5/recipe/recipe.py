@@ -17,7 +17,7 @@ from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import framework, registered
 from deep5.recipe.content import Content, content_of
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import Kind, check_parts, kind_of
+from deep5.recipe.keys import Kind, check_keys, check_parts, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
 from deep5.recipe.of_model import METRICS, InPlace, changed_around, in_place_of, names_model, parts_around
@@ -25,6 +25,7 @@ from deep5.recipe.own_network import is_own_network
 from deep5.recipe.part import Part, part_of
 from deep5.recipe.registered import family_of, recipe_names, registered_recipe
 from deep5.recipe.settings import changed_by_settings, changed_by_size, changes_the_goal
+from deep5.recipe.variants import candidates_of, sizes_of
 
 __all__ = ["FULL", "HASH_VERSION", "Recipe", "load_recipe"]
 
@@ -56,6 +57,7 @@ class Recipe:
         source: Its content, or None.
         lines: Positions of its parts in the file.
         in_place: The model that was given in place of a recipe, for which this one is made, or None.
+        study: By candidate of a study, its settings; None without a STUDY.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Recipe:
     source: bytes | None = None
     lines: RecipeLines = field(default=RecipeLines(None, None), repr=False, compare=False)
     in_place: InPlace | None = None
+    study: Mapping[str, Mapping[str, Any]] | None = None
 
     @classmethod
     def make(
@@ -105,7 +108,7 @@ class Recipe:
             fixed=copied(fixed),
             mutable=copied(mutable),
             metrics=(),
-            sizes=_sizes(sizes, lines),
+            sizes=sizes_of(sizes, lines, FULL),
             path=path,
             source=source,
             lines=lines,
@@ -277,6 +280,12 @@ class Recipe:
                 f"the recipe {self.name!r} has no size {size!r}; allowed: {', '.join(names)}{suggestion(size, names)}"
             )
         changes = dict(self.sizes[size])
+
+        def where(key: str) -> str:
+            return self.lines.at("SIZES", size, key)
+
+        parts = {**self.fixed, **self.mutable}
+        check_keys(changes, f"the size {size!r}", self.kind.keys, parts, where, ("metrics",))
         # Goals apply to the full size; at another size, metrics are only reported unless that size states its own
         # goals.
         metrics: tuple[tuple[Metric, Goal | None], ...] = tuple((metric, None) for metric, _ in self.metrics)
@@ -310,22 +319,6 @@ class Recipe:
         return changed
 
 
-def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:
-    if sizes is None:
-        return {}
-    if not isinstance(sizes, Mapping):
-        raise RecipeError(
-            f"{lines.at('SIZES')}SIZES is {sizes!r}; allowed: a dict such as {{'smoke': {{'epochs': 1}}}}"
-        )
-    for name, changes in sizes.items():
-        at = lines.at("SIZES", name if isinstance(name, str) else "")
-        if not isinstance(name, str) or not name or name == FULL:
-            raise RecipeError(f"{at}SIZES names the size {name!r}; allowed: a string other than {FULL!r}")
-        if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
-            raise RecipeError(f"{at}the size {name!r} is {changes!r}; allowed: a dict such as {{'epochs': 1}}")
-    return {name: copied(changes) for name, changes in sizes.items()}
-
-
 def load_recipe(name_or_path: str | Path) -> Recipe:
     """Read a recipe.
 
@@ -345,7 +338,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     if found is None and not is_file(path):
         raise RecipeError(_not_there(path, text))
     scope, source = read_recipe_file(path, None if found is None else found.source())
-    return Recipe.make(
+    made = Recipe.make(
         scope["FIXED"],
         scope["MUTABLE"],
         scope["METRICS"],
@@ -354,6 +347,9 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         path=path,
         source=source,
     )
+    if (study := scope.get("STUDY")) is None:
+        return made
+    return replace(made, study=candidates_of(study, made.lines, made.with_settings))
 
 
 def _not_there(path: Path, text: str) -> str:

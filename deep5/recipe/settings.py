@@ -9,7 +9,7 @@ from typing import Any
 from deep5.core.canonical import copied
 from deep5.core.errors import UsageError
 from deep5.recipe.keys import allowed_keys, base, component_kinds, kind_of
-from deep5.recipe.meant import argument_of, meant_key
+from deep5.recipe.meant import argument_of, meant_key, other_optimizers
 
 __all__ = ["changed_by_settings", "changed_by_size", "changes_the_goal", "entered", "parse_setting"]
 
@@ -154,25 +154,38 @@ def _check_settable(
         meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
         # An argument is one of the components that the other settings choose.
         chosen = {one: settings[one] for one in settings if one in settable}
-        meant = meant or _suggested(name, entry, settable, {**fixed, **mutable, **chosen})
+        meant = meant or _suggested(name, entry, settings[key], settable, {**fixed, **mutable, **chosen})
         shown = [one for one in settable if base(one) == one or base(one) not in settable]
         raise UsageError(
             f"unknown key {key!r}; allowed: {', '.join(shown)}, each component with _args and _kwargs{meant}"
         )
 
 
-def _suggested(name: str, entry: str, settable: Sequence[str], parts: Mapping[str, Any]) -> str:
+def _suggested(name: str, entry: str, value: Any, settable: Sequence[str], parts: Mapping[str, Any]) -> str:
     """The tail of a message with the setting that was probably meant, as it is written for --set."""
     kinds = component_kinds(kind_of(parts).keys)
     owner = argument_of(name, kinds, parts)
     if owner is not None and owner[0] not in settable:
         return f"; {owner[1]!r} is an argument of {base(owner[0])!r}, which the recipe fixes"
     free = {key: kind for key, kind in kinds.items() if f"{key}_kwargs" in settable}
+    begins = any(key.startswith(name) for key in settable)
+    if owner is None and not begins and (tail := _of_another(name, value, settable, parts, near=False)):
+        return tail
     found = meant_key(name, settable, free, parts)
     if found is None:
-        return ""
+        return _of_another(name, value, settable, parts, near=True)
     key, argument = found
     return f"; did you mean {'.'.join(filter(None, (key, argument or entry)))!r}?"
+
+
+def _of_another(name: str, value: Any, settable: Sequence[str], parts: Mapping[str, Any], *, near: bool) -> str:
+    """As `other_optimizers`, if the recipe has an optimizer; without the remedy if it is fixed."""
+    if parts.get("optimizer") is None:
+        return ""
+    tail = other_optimizers(name, value, parts["optimizer"], as_setting=True, near=near)
+    if tail and "optimizer" not in settable:
+        return f"{tail.partition('; remedy')[0]}, which the recipe fixes"
+    return tail
 
 
 def _is_path(entry: str) -> bool:

@@ -6,13 +6,13 @@ from deep5.core.errors import RecipeError, RuleError, UsageError
 from deep5.core.former_paths import present_name
 from deep5.core.plugins import registered
 from deep5.recipe.experiment import Experiment
-from deep5.recipe.part import Part
+from deep5.recipe.part import Part, Parts
 from deep5.run.assemble_executor import named_executor, named_framework
 from deep5.run.assemble_scheme import plain_scheme
 from deep5.run.check_made import check_made
 from deep5.run.weights import initial_weights
 
-__all__ = ["check_training"]
+__all__ = ["check_arguments", "check_training"]
 
 _TRAINED = (
     "model",
@@ -32,14 +32,27 @@ _GIVEN = {"train_sampler": 2, "validation_sampler": 2, "executor": 1}
 _BY_NAME = dict.fromkeys(("seed", "device"))
 
 
-def check_training(experiment: Experiment) -> list[str]:
-    """As `deep5.run.workload.Workload.check`."""
-    parts = experiment.parts
+def check_arguments(parts: Parts) -> None:
+    """Check that the components of a training that load no framework accept their arguments.
+
+    Args:
+        parts: The recipe's parts.
+
+    Raises:
+        RecipeError: One does not, or cannot be found.
+        MissingDependency: A package that one needs is not installed.
+    """
     for part in (parts[key] for key in _TRAINED):
         if part.value is None or (isinstance(part.value, str) and not _light(part.kind, part.value)):
             continue
         made = named_executor(part)[1] if part.key == "executor" else part.component()
         part.check(made, *(None,) * _GIVEN.get(part.key, 0), **_BY_NAME)
+
+
+def check_training(experiment: Experiment) -> list[str]:
+    """As `deep5.run.workload.Workload.check`."""
+    parts = experiment.parts
+    check_arguments(parts)
     for part in (parts[key] for key in _IN_FILES):
         if isinstance(part.value, str) and ".py:" in part.value:
             part.component()

@@ -91,6 +91,107 @@ def test_key_of_a_recipe(deep5: Command, tmp_path: Path, extra: str, meant: str)
     assert f"did you mean {meant}?" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("extra", "said", "meant"),
+    [
+        ('SIZES = {"smoke": {"epocs": 1}}', "unknown key 'epocs' in the size 'smoke'; ", "'epochs'"),
+        ('SIZES = {"smoke": {"metrcs": []}}', "unknown key 'metrcs' in the size 'smoke'; ", "'metrics'"),
+        ('SIZES = {"smoke": {"lr": 0.1}}', "unknown key 'lr' in the size", "'optimizer_kwargs': {'lr': 0.1}"),
+        ('SIZES = {"smoke": {"dataset_kwargs.limit": 3}}', "unknown key", "'dataset_kwargs': {'limit': 3}"),
+        ('SIZES = {"smoke": {"dataset_kwargs": {"limt": 3}}}', "unexpected keyword argument 'limt'", "'limit'"),
+        ('SIZES = {"smoke": {"optimizer": "adm"}}', "unknown optimizer 'adm'", "'adam'"),
+        ('STUDY = {"a": {}, "b": {"optimizr": "sgd"}}', "the candidate 'b': unknown key 'optimizr'", "'optimizer'"),
+        ('STUDY = {"b": {"lr": 0.1}}', "the candidate 'b': unknown key 'lr'", "'optimizer_kwargs.lr'"),
+        ('STUDY = {"b": {"optimizer": "adm"}}', "the candidate 'b': unknown optimizer 'adm'", "'adam'"),
+        ('STUDY = {"b": {"optimizer_kwargs": {"learning_rate": 1}}}', "the candidate 'b': the arguments", "'lr'"),
+    ],
+)
+def test_key_of_a_size_or_a_candidate(deep5: Command, tmp_path: Path, extra: str, said: str, meant: str) -> None:
+    Path(tmp_path, "own.py").write_text(f"{RECIPE % ''}{extra}\n")
+
+    answer = deep5("check", "own.py")
+
+    assert answer.status == 2
+    assert len(answer.err.splitlines()) == 1
+    assert answer.err.startswith("deep5: own.py:4: ")
+    assert said in answer.err
+    assert f"did you mean {meant}?" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ('STUDY = {"b": {"epochs": 2}}', "the candidate 'b': 'epochs' is fixed by the recipe"),
+        ('STUDY = {"b": {"seed": 2}}', "the candidate 'b' sets 'seed'; allowed: --seeds"),
+        ('STUDY = {"b": {3: 2}}', "the candidate 'b' sets 3; allowed: strings as keys"),
+        ('STUDY = {"b": 2}', "STUDY is {'b': 2}; allowed: a dict such as"),
+        ("STUDY = 3", "STUDY is 3; allowed: a dict such as"),
+    ],
+)
+def test_a_study_that_is_none_is_refused_by_check(deep5: Command, tmp_path: Path, extra: str, said: str) -> None:
+    Path(tmp_path, "own.py").write_text(f"{RECIPE % ''}{extra}\n")
+
+    answer = deep5("check", "own.py")
+
+    assert answer.status == 2
+    assert answer.err.startswith("deep5: own.py:4: ")
+    assert said in answer.err
+
+
+def test_sizes_and_candidates_that_fit_are_accepted(deep5: Command, tmp_path: Path) -> None:
+    sizes = 'SIZES = {"smoke": {"dataset_kwargs": {"limit": 99}, "metrics": [("test_loss", None)]}}'
+    study = 'STUDY = {"a": {"optimizer": "momentum", "optimizer_kwargs.momentum": 0.5}, "b": {"threads": 1}}'
+    Path(tmp_path, "own.py").write_text(f"{RECIPE % ''}{sizes}\n{study}\n")
+
+    assert deep5("check", "own.py").status == 0
+    assert deep5("check", "own.py", "--set", "optimizer=sgd").status == 0
+    assert deep5("check", "own.py", "--size", "smoke").status == 0
+
+
+TAKEN = "is an argument of the optimizers lars, momentum, muon, nesterov, not of"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("momentum=0.9",), f"'momentum' {TAKEN} 'adam'; remedy: "
+         "--set optimizer=momentum --set optimizer_kwargs.momentum=0.9"),
+        (("optimizer_kwargs.momentum=0.9",), f"allowed: lr, beta1, beta2, epsilon; 'momentum' {TAKEN} 'adam'; remedy: "
+         "--set optimizer=momentum --set optimizer_kwargs.momentum=0.9"),
+        (("optimizer=sgd", "mometum=0.9"), f"'momentum' {TAKEN} 'sgd'; remedy: --set optimizer=momentum"),
+        (("optimizer=sgd", "eps=0.1"), "not of 'sgd'; remedy: --set optimizer=adadelta "
+         "--set optimizer_kwargs.epsilon=0.1"),
+        (("optimizer_kwargs.clip=1",), "'clip' is an argument of the optimizer adafactor, not of 'adam'; remedy"),
+        (("optimizer=sgd", "nesterov=True"), "'nesterov' is an optimizer; remedy: --set optimizer=nesterov\n"),
+        (("optimizer_kwargs.weight_decay=1",), "remedy: the key 'weight_decay' of the recipe, which is for every"),
+        (("clip=1",), "did you mean 'clip_norm'?"),
+        (("initial=1",), "'initial' is an argument of the optimizer adagrad, not of 'adam'"),
+    ],
+)  # fmt: skip
+def test_argument_of_another_optimizer(deep5: Command, tmp_path: Path, settings: tuple[str, ...], said: str) -> None:
+    Path(tmp_path, "own.py").write_text(RECIPE % "")
+
+    answer = deep5("check", "own.py", *(word for setting in settings for word in ("--set", setting)))
+
+    assert answer.status == 2
+    assert len(answer.err.splitlines()) == 1
+    assert said in answer.err
+
+
+def test_argument_of_another_optimizer_in_a_recipe(deep5: Command, tmp_path: Path) -> None:
+    for extra in (', "momentum": 0.9', ', "optimizer_kwargs": {"momentum": 0.9}'):
+        Path(tmp_path, "own.py").write_text(RECIPE % extra)
+        answer = deep5("check", "own.py")
+        assert answer.status == 2
+        remedy = "remedy: 'optimizer': 'momentum', 'optimizer_kwargs': {'momentum': 0.9}"
+        assert "own.py:2: " in answer.err
+        assert f"'momentum' {TAKEN} 'adam'; {remedy}" in answer.err
+    fixed = (RECIPE % "").replace(', "optimizer": "adam"', "").replace('"epochs"', '"optimizer": "adam", "epochs"')
+    Path(tmp_path, "own.py").write_text(fixed)
+    answer = deep5("check", "own.py", "--set", "momentum=0.9")
+    assert answer.err.endswith(f"'momentum' {TAKEN} 'adam', which the recipe fixes\n")
+
+
 def test_a_part_of_a_recipe(deep5: Command, tmp_path: Path) -> None:
     Path(tmp_path, "own.py").write_text((RECIPE % "").replace("METRICS", "METRIC").replace("FIXED", "FIXD"))
 
