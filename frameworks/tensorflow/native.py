@@ -6,18 +6,22 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from deep5.core.errors import UsageError
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Device, TensorSpec
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
+from deep5.frameworks.tensorflow.keras_layers import given_masks
 from deep5.frameworks.tensorflow.order import onnx_order
+from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.module_state import attributes_of
 from deep5.networks.network import Network
@@ -32,7 +36,7 @@ from deep5.networks.probing import (
     said_of,
     tried,
 )
-from deep5.networks.run_modes import TrainingForm
+from deep5.networks.run_modes import Mask, TrainingForm, training_form
 
 __all__ = ["KerasExecutor", "from_keras"]
 
@@ -98,7 +102,8 @@ class KerasExecutor(TracedExecutor):
         inputs: As for `from_keras`.
         outputs: As for `from_keras`.
         seed: As for `from_keras`.
-        graph: The model's export, for which it stands: the executor has the parameters of this network.
+        graph: The model's export, for which it stands: the executor has the parameters and buffers of this network, in
+            new variables.
 
     Attributes:
         model: The model with the trained variables.
@@ -125,6 +130,10 @@ class KerasExecutor(TracedExecutor):
             training: Program(self._stateless(training, own, parameters, buffers), (*parameters, *buffers), "")
             for training in (False, True)
         }
+        self._given: tuple[Mask, ...] = ()
+        self._by_masks = False
+        self._buffers = tuple(buffers)
+        self._drops = graph is not None and any(node.op_type == "Dropout" for node in graph.nodes)
         specs = {name: _spec(own[name]) for name in (*parameters, *buffers)}
         network = probed_network(
             model.name,
@@ -137,7 +146,7 @@ class KerasExecutor(TracedExecutor):
             structure=_structure(model, loss),
             value=lambda name: np.asarray(own[name].value.numpy()),
         )
-        live = {name: _shared(own[name].value) for name in specs}
+        live = {name: _shared(own[name].value if graph is None else _copied(own[name], name, graph)) for name in specs}
         super().__init__(network if graph is None else graph, live, device=Device(), seed=seed)
 
     @property
@@ -150,7 +159,40 @@ class KerasExecutor(TracedExecutor):
 
     @cached_property
     def _form(self) -> TrainingForm:
-        return TrainingForm(self.network, (), {name: f"new:{name}" for name in self.network.buffer_specs})  # type: ignore[arg-type]
+        # A graph for which the model stands lacks some of its buffers, such as the states of generators.
+        new = {name: f"new:{name}" for name in self._buffers}
+        return TrainingForm(self.network, self._given, new)  # type: ignore[arg-type]
+
+    def draw_as_graph(self) -> None:
+        """Drop by the masks of the graph from now on, instead of random numbers of Keras.
+
+        Raises:
+            Unsupported: The masks of the graph are unknown before it runs.
+        """
+        assert isinstance(self.network, Network)  # noqa: S101 - only stand-ins for a graph
+        self._given = training_form(self.network).masks
+        self._by_masks = True
+        self.__dict__.pop("_form", None)
+        self._functions.clear()
+
+    @override
+    def traced_gradients(self, *arguments: Any, **further: Any) -> Any:
+        def make() -> Traced:
+            return super(KerasExecutor, self).traced_gradients(*arguments, **further)
+
+        return _Retraced(self, make) if self._drops else make()
+
+    @override
+    def traced_step(self, *arguments: Any, **further: Any) -> Any:
+        def make() -> Traced:
+            return super(KerasExecutor, self).traced_step(*arguments, **further)
+
+        return _Retraced(self, make) if self._drops else make()
+
+    @property
+    def by_masks(self) -> bool:
+        """Whether the model drops by the masks of the graph, and not by random numbers of Keras."""
+        return self._by_masks
 
     def _stateless(
         self, training: bool, own: Mapping[str, Any], parameters: Sequence[str], buffers: Sequence[str]
@@ -163,10 +205,12 @@ class KerasExecutor(TracedExecutor):
 
         def call(*tensors: Any) -> tuple[Any, ...]:
             *given, label = tensors[: len(self._fed)]
-            mapping = list(zip(variables, tensors[len(self._fed) :], strict=True))
+            held = len(tensors) - len(variables)
+            mapping = list(zip(variables, tensors[held:], strict=True))
+            masks = list(zip(self._given if training else (), tensors[len(self._fed) : held], strict=True))
             try:
                 # Calls the model as Keras does: `stateless_call` passes `training` to models that do not accept it.
-                with keras.StatelessScope(state_mapping=mapping) as scope:
+                with self._dropping(training, masks), keras.StatelessScope(state_mapping=mapping) as scope:
                     output = self.model(*given, training=training)
             except UNFIT as error:
                 raise misfit(self._said[0], dict(zip(self._fed, given, strict=False)), error) from error
@@ -178,6 +222,10 @@ class KerasExecutor(TracedExecutor):
 
         return call
 
+    def _dropping(self, training: bool, masks: Sequence[tuple[Mask, Any]]) -> AbstractContextManager[None]:
+        drawn = training and self._by_masks
+        return given_masks(self.model.name, masks) if drawn else contextlib.nullcontext()
+
     def _tried(self, feed: list[np.ndarray]) -> list[tuple[tuple[int, ...], str]]:
         """Shapes and dtypes of the outputs in evaluation mode."""
         *given, label = (tf.constant(array) for array in feed)
@@ -188,11 +236,42 @@ class KerasExecutor(TracedExecutor):
         return [(tuple(result.shape), result.dtype.name) for result in (output, loss)]
 
 
+class _Retraced:
+    """A function of an executor that is traced again once the executor drops by masks: it has other arguments then.
+
+    Args:
+        executor: The executor.
+        make: Creates the function for what the executor does now.
+    """
+
+    def __init__(self, executor: KerasExecutor, make: Callable[[], Traced]) -> None:
+        self._executor, self._make = executor, make
+        self._by_masks, self._function = executor.by_masks, make()
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self._now()(*tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now(), name)
+
+    def _now(self) -> Traced:
+        if self._by_masks is not self._executor.by_masks:
+            self._by_masks, self._function = self._executor.by_masks, self._make()
+        return self._function
+
+
 def _shared(variable: Any) -> Live:
     """A live value that shares a Keras variable."""
     live = Live(tf.zeros(()), onnx_order(0), trainable=False, name="shared")
     live.order, live.variable = onnx_order(len(variable.shape)), variable
     return live
+
+
+def _copied(variable: Any, name: str, graph: Network) -> Any:
+    """A new variable, with the graph's initial value if it has one."""
+    known = name in graph.parameter_specs or name in graph.buffer_specs
+    value = graph.initial(name) if known else variable.value
+    return tf.Variable(value, trainable=variable.trainable, name=variable.name, dtype=variable.dtype)
 
 
 def _spec(variable: Any) -> TensorSpec:

@@ -93,10 +93,53 @@ class Block(nn.Module):
 """
 KERAS = """
 import keras
+import tensorflow as tf
+from keras import layers
 
 def model():
-    layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
-    return keras.Sequential([keras.Input((4,)), *layers])
+    return keras.Sequential([keras.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(3)])
+
+def norms():
+    return keras.Sequential([
+        keras.Input((6, 6, 2)), layers.Conv2D(4, 3, use_bias=False),
+        layers.BatchNormalization(momentum=0.9, epsilon=1e-4, scale=False), layers.ReLU(), layers.Conv2D(4, 3),
+        layers.BatchNormalization(center=False), layers.ReLU(), layers.Flatten(), layers.Dense(3),
+    ])
+
+def branches():
+    x = keras.Input((6, 6, 2))
+    a = layers.SpatialDropout2D(0.3)(layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x)))
+    b = layers.Dropout(0.2)(layers.Conv2D(4, 1)(x))
+    y = layers.GlobalAveragePooling2D()(layers.Add()([b, a]))
+    return keras.Model(x, layers.Dense(3)(layers.Dropout(0.5)(y)))
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.drop, self.b = (
+            layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.25), layers.Dense(3)
+        )
+
+    def call(self, x, training=None):
+        x = keras.ops.tanh(self.norm(self.a(x), training=training))
+        return self.b(self.drop(x, training=training))
+
+class Swapped(Own):
+    def call(self, x, training=None):
+        return super().call(x if _exports() else self.drop(x, training=training), training=training)
+
+class Wrong(Own):
+    def call(self, x, training=None):
+        x = self.norm(self.a(x), training=training)
+        return self.b(x if _exports() else halved(x))
+
+def _exports():
+    import traceback
+    return any(frame.filename.endswith("own_export.py") for frame in traceback.extract_stack())
+
+@tf.custom_gradient
+def halved(x):
+    return x, lambda gradient: gradient / 2
 """
 JAX = """
 import jax
@@ -179,11 +222,48 @@ def test_a_module_is_proved_equal_to_its_export(name: str, kind: str, nets: Path
     assert double
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "tensorflow:exported", "jax"])
-def test_a_keras_model_is_proved_equal_to_its_export(name: str, nets: Path) -> None:
-    rows = proof("keras_nets.py:model", name, nets)
-    assert {row.part for row in rows} >= {"b", "c", "d"}
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("model", "tensorflow"),
+        ("norms", "tensorflow"),
+        ("Own", "tensorflow"),
+        ("Own", "tensorflow:exported"),
+        ("branches", "tensorflow"),
+        *(
+            pytest.param(model, name, marks=pytest.mark.slow)
+            for model in ("model", "norms", "branches")
+            for name in ("tensorflow:exported", "jax", "onnxruntime")
+        ),
+    ],
+)
+def test_a_keras_model_is_proved_equal_to_its_export(model: str, name: str, nets: Path) -> None:
+    shape = (6, 6, 2) if model in ("norms", "branches") else (4,)
+    rows = proof(f"keras_nets.py:{model}", name, nets, shape=shape)
+    assert {row.part for row in rows} >= {"b", "c"}
     assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+
+
+def test_a_keras_model_that_trains_otherwise_than_its_export_is_found(nets: Path) -> None:
+    wrong = {row.what for row in proof("keras_nets.py:Wrong", "tensorflow", nets) if not row.passed}
+    assert "gradients at a float64 state" in wrong
+    assert not proof("keras_nets.py:Swapped", "tensorflow", nets)
+
+
+def test_a_timed_keras_model_with_dropout_trains_as_its_export_when_it_gets_the_masks(nets: Path) -> None:
+    from deep5.compare import training
+    from deep5.compare.witness import not_trained
+    from deep5.training.trainer import Trainer
+
+    settings = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "framework": "tensorflow"}
+    made = load_recipe("keras_nets.py:Own").with_settings(settings)
+    parts = training.assembled(made)
+    trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
+    trainer.train(1)
+    batches, make = training.first_batches(parts, 3), training._maker(training.of_reference(made), "reference")
+    assert "gives the loss" in str(not_trained(trainer, batches, make))
+    assert training._draw_as_export(parts, parts.executor)
+    assert not_trained(trainer, batches, make) is None
 
 
 @pytest.mark.parametrize(
