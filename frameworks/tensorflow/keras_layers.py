@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from deep5.core.errors import Unsupported
+from deep5.networks.layer_calls import GivenMasks, LayerCalls, Trace
 from deep5.networks.onnx.marked_layers import NORMALIZED, RESULT, SOURCE, MarkedLayer, mark
 from deep5.networks.run_modes import Mask
 
-__all__ = ["MARK", "LayerCalls", "given_masks"]
+__all__ = ["MARK", "KerasCalls", "given_masks"]
 
 MARK = "deep5: "
 """The message of a `CheckNumerics` that marks a value begins with this."""
@@ -21,53 +20,36 @@ MARK = "deep5: "
 _BATCH_AXES = 2
 
 
-class LayerCalls:
-    """The calls of layers that compute another function in training, in one trace of a model in training.
+class KerasCalls(LayerCalls):
+    """See `LayerCalls`; the calls become marks.
 
     Attributes:
-        marked: The calls that became marks, in order.
-        twice: A batch normalization that was marked more than once, or "".
+        marked: The calls that became marks in this trace, in order.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.marked: list[MarkedLayer] = []
-        self.twice = ""
-        # For each call of a batch normalization, whether it normalized by the batch.
-        self._by_batch: list[bool] = []
 
     @contextmanager
-    def training(self, *, dropping: bool = True) -> Iterator[None]:
-        """Mark batch normalization by batches, and dropout; or with `dropping=False` leave dropout out."""
-        self.marked, self._by_batch = [], []
-        normalized = set[int]()
+    def traced(self, trace: Trace) -> Iterator[None]:
+        """The context of a trace."""
 
         def normalize(call: Callable[..., Any], layer: Any, inputs: Any, training: Any, mask: Any) -> Any:
-            chosen = bool(training) and layer.trainable and _is_plain(layer, inputs, mask)
-            self._by_batch.append(chosen)
-            if chosen and id(layer) in normalized:
-                self.twice = layer.name
-            normalized.add(id(layer))
-            return self._normalized(layer, inputs) if chosen else call(layer, inputs, training=training, mask=mask)
-
-        def drop(call: Callable[..., Any], inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> Any:
-            if not _drops(rate):
-                return call(inputs, rate, noise_shape, seed)
-            return self._dropped(inputs, rate, noise_shape) if dropping else inputs
-
-        with _replaced(normalize, drop):
-            yield
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Mark the calls of batch normalization that were marked in training; those by the batch remain as they are."""
-        self.marked, left = [], iter(self._by_batch)
-
-        def normalize(call: Callable[..., Any], layer: Any, inputs: Any, training: Any, mask: Any) -> Any:
-            if next(left, False) and not training:
+            by_batch = bool(training) and bool(layer.trainable)
+            if self.normalizes(id(layer), layer.name, by_batch=by_batch, plain=_is_plain(layer, inputs, mask)):
                 return self._normalized(layer, inputs)
             return call(layer, inputs, training=training, mask=mask)
 
-        with _replaced(normalize):
+        def drop(call: Callable[..., Any], inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> Any:
+            if self.trace == "evaluation" or not _drops(rate):
+                return call(inputs, rate, noise_shape, seed)
+            self.drops = True
+            return self._dropped(inputs, rate, noise_shape) if self.trace == "training" else inputs
+
+        self.begin(trace)
+        self.marked = []
+        with _replaced(normalize, drop):
             yield
 
     def _normalized(self, layer: Any, inputs: Any) -> Any:
@@ -117,31 +99,18 @@ def given_masks(name: str, masks: Sequence[tuple[Mask, Any]]) -> Iterator[None]:
     Raises:
         Unsupported: The calls have other ratios or shapes, or there are more or fewer.
     """
-    left, calls, wrong = iter(masks), 0, ""
+    given = GivenMasks(name, masks)
 
     def drop(call: Callable[..., Any], inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> Any:
-        nonlocal calls, wrong
         if not _drops(rate):
             return call(inputs, rate, noise_shape, seed)
-        calls += 1
-        # Keras rewrites errors, so what is wrong is raised after the trace.
-        if (following := next(left, None)) is None:
-            return inputs
-        mask, factors = following
         shared = _shared(inputs, noise_shape)
-        shape = tuple(1 if axis in shared else extent for axis, extent in enumerate(inputs.shape))
-        # ONNX stores the ratio in float32.
-        if not math.isclose(mask.ratio, rate, rel_tol=1e-6) or not factors.shape.is_compatible_with(shape):
-            wrong = wrong or f"drops {rate:g} of {shape}, and its export {mask.ratio:g} of {mask.shape} there"
-            return inputs
-        return inputs * tf.cast(factors, inputs.dtype)
+        factors = given.factors(rate, [1 if axis in shared else size for axis, size in enumerate(inputs.shape)])
+        return inputs if factors is None else inputs * tf.cast(factors, inputs.dtype)
 
     with _replaced(drop=drop):
         yield
-    if calls != len(masks):
-        wrong = f"drops elements {calls} times, and its export {len(masks)} times"
-    if wrong:
-        raise Unsupported(f"{name} {wrong}")
+    given.check()
 
 
 def _marked(value: Any, number: int, role: str) -> Any:
@@ -166,7 +135,7 @@ def _is_plain(layer: Any, inputs: Any, mask: Any) -> bool:
     own = keras.layers.BatchNormalization
     vectors = [each for each in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance) if each is not None]
     rank = inputs.shape.rank
-    return (
+    return bool(
         mask is None
         and not getattr(layer, "renorm", False)
         and type(layer)._moments is own._moments

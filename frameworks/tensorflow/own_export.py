@@ -14,7 +14,7 @@ import tensorflow as tf
 from deep5.core.errors import MissingDependency, Unsupported, described
 from deep5.core.own_model import Exported
 from deep5.core.tensors import TensorSpec
-from deep5.frameworks.tensorflow.keras_layers import MARK, LayerCalls
+from deep5.frameworks.tensorflow.keras_layers import MARK, KerasCalls
 from deep5.networks.onnx.converted import with_initial_values
 from deep5.networks.onnx.marked_layers import DOMAIN, in_order, with_marked_layers
 
@@ -48,17 +48,17 @@ def exported(model: Any, name: str, inputs: Mapping[str, TensorSpec]) -> Exporte
             "tf2onnx, or run the model as it is on tensorflow"
         ) from error
     names = {f"{index}.{variable.name}": variable for index, variable in enumerate(model.variables)}
-    calls = LayerCalls()
-    proto, changed = _converted(model, name, inputs, calls.training(), training=True)
+    calls = KerasCalls()
+    proto, changed = _converted(model, name, inputs, calls.traced("training"), training=True)
     layers, kept = calls.marked, (proto, calls.marked)
     if calls.twice:
         raise Unsupported(
             f"{name} calls the batch normalization {calls.twice} more than once, and each call of its training changes "
             f"its statistics; {_REMEDY}, or a layer for each call"
         )
-    if any(layer.op_type == "Dropout" for layer in layers):
-        kept = _converted(model, name, inputs, calls.training(dropping=False), training=True)[0], calls.marked
-    evaluated = _converted(model, name, inputs, calls.evaluation(), training=False)[0], calls.marked
+    if calls.drops:
+        kept = _converted(model, name, inputs, calls.traced("without dropout"), training=True)[0], calls.marked
+    evaluated = _converted(model, name, inputs, calls.traced("evaluation"), training=False)[0], calls.marked
     if _nodes(kept[0]) != _nodes(evaluated[0]) or kept[1] != evaluated[1]:
         if any(node.op_type.startswith("StatelessRandom") for node in evaluated[0].graph.node):
             raise Unsupported(

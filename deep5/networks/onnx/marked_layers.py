@@ -195,4 +195,4 @@ def _has_marks(graph: Any) -> bool:
 
 
 def _mark_of(node: Any) -> str:
-    return next(attribute.s.decode() for attribute in node.attribute if attribute.name == "mark")
+    return str(next(attribute.s.decode() for attribute in node.attribute if attribute.name == "mark"))
