@@ -80,4 +80,6 @@ class DefaultGroup(CommandGroup):
 
 def _command_tail(given: Sequence[str], commands: Sequence[str]) -> str:
     """For an argument too many, the command that the first one probably names: `check optimiser rules.py:Own`."""
-    return suggestion(given[0], commands) if len(given) > 1 and not given[1].startswith("-") else ""
+    if len(given) < 2 or given[1].startswith("-"):
+        return ""
+    return suggestion(given[0], commands) or f"; allowed: one argument, or those of {' or '.join(commands)}"

@@ -26,14 +26,14 @@ _KINDS = {
     "cpp_operator": ("operators", "deep5 check operator {file}:{camel}"),
     "optimizer": ("optimizers", "deep5 check optimizer {file}:{camel}"),
     "metric": ("metrics", ""),
-    "dataset": ("datasets", ""),
+    "dataset": ("datasets", "deep5 show dataset {file}:{snake}"),
     "scheme": ("schemes", f"{_RANKS} --set scheme={{file}}:{{camel}}"),
     "framework": ("frameworks", "deep5 check framework {file}:{camel}"),
     "network": ("networks", "deep5 show network {file}:{snake}"),
     "sampler": ("samplers", ""),
     "transform": ("transforms", "deep5 run digits_lenet --size smoke --set train_transforms={file}:{camel}"),
     "event": ("events", "deep5 run digits_lenet --size smoke --set events={file}:{camel}"),
-    "schedule": ("schedules", ""),
+    "schedule": ("schedules", "deep5 run digits_lenet --size smoke --set schedules.lr={file}:{camel}"),
     "compression": ("compressors", f"{_RANKS} --set compression={{file}}:{{camel}}"),
 }
 _PLUGIN = "plugin"

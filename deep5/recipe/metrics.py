@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import MissingDependency, RecipeError, UsageError, contained, described
@@ -43,6 +44,12 @@ def read_metrics(metrics: Any, lines: RecipeLines, *place: str | int) -> tuple[t
 
 
 def _metric(given: Any, at: str) -> Metric:
+    if isinstance(given, str) and ".py:" in given:
+        file, _, name = given.rpartition(":")
+        raise RecipeError(
+            f"{at}METRICS holds {given!r} as a metric; allowed: a metric's name, class or object; remedy: "
+            f"from {Path(file).stem} import {name}, and {name}() in the place of the string"
+        )
     try:
         made = load("metrics", given) if isinstance(given, str) else given
         if isinstance(made, type) and issubclass(made, Metric):

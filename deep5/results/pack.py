@@ -152,6 +152,11 @@ def stored_source(result: Result, origin: Origin) -> bytes:
         UsageError: The run had no file, or the stored one has another hash.
     """
     name, expected = result.document["run_id"], result.document["provenance"]["recipe_source"]
+    if expected is None and result.document.get("recorded") is not None:
+        raise UsageError(
+            f"the run {name} is a recording of a loop that deep5 does not have; allowed: runs of a recipe in a file; "
+            "remedy: start the loop's own program again"
+        )
     if expected is None:
         raise UsageError(
             f"the run {name} stores no file of what it ran: it was started from Python with an object, or is of an "

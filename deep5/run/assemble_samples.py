@@ -44,7 +44,10 @@ def samplers(
             fit, transforms = fitted(samples, transforms, network.inputs)
         except UsageError as error:
             allowed = "" if "allowed: " in str(error) else "; allowed: samples of the network's inputs"
-            raise RecipeError(f"{parts['dataset'].where}data set and network do not fit: {error}{allowed}") from error
+            remedy = "" if "remedy: " in str(error) else "; remedy: model_kwargs, dataset_kwargs or transforms that fit"
+            raise RecipeError(
+                f"{parts['dataset'].where}data set and network do not fit: {error}{allowed}{remedy}"
+            ) from error
         part = parts[key]
         sampler = part.made(fit, number, seed=seed, transforms=transforms)
         if not isinstance(sampler, BatchSource):

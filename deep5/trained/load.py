@@ -102,6 +102,10 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
     """
     result = load_result(folder)
     if not any(is_file(result.folder / name) for name in (NETWORK, WEIGHTS)):
+        if result.document.get("recorded") is not None:
+            raise UsageError(
+                f"{result.folder} is a recording, and a recorder saves no network; allowed: a training run of deep5"
+            )
         raise UsageError(
             f"{result.folder} holds no trained network: the run has the status {result.status!r} and the level "
             f"{result.document['level']}; allowed: a training run that finished"

@@ -72,6 +72,12 @@ def test_command_line(deep5: Command, arguments: tuple[str, ...], meant: str) ->
     assert "Traceback" not in answer.err
 
 
+def test_an_argument_too_many_names_the_commands(deep5: Command) -> None:
+    answer = deep5("results", "show", "results")
+    assert answer.status == 2
+    assert "(results); allowed: one argument, or those of list or sign or verify or pack or unpack" in answer.err
+
+
 @pytest.mark.parametrize(
     ("extra", "meant"),
     [

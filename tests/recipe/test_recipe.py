@@ -575,6 +575,11 @@ def test_lines_of_nested_parts(tmp_path: Path) -> None:
     )
     with pytest.raises(RecipeError, match=rf"{file}:5: unknown metric 'training_los'.*did you mean 'training_loss'"):
         load_recipe(file)
+    file.write_text(f"FIXED = {FIXED!r}\nMUTABLE = {MUTABLE!r}\nMETRICS = [('parts/own.py:Own', 1)]\n")
+    with pytest.raises(
+        RecipeError, match=r"a metric's name, class or object; remedy: from own import Own, and Own\(\)"
+    ):
+        load_recipe(file)
     file.write_text(f"FIXED = {FIXED!r}\nMUTABLE = {MUTABLE!r}\nMETRICS = []\nSIZES = {{'s':\n  {{'epochs':\n  0}}}}\n")
     with pytest.raises(RecipeError, match=rf"{file}:5: 'epochs' is 0; allowed: an integer of at least 1"):
         load_recipe(file)

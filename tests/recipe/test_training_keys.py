@@ -253,6 +253,7 @@ WRONG = [
     ('"parameter_groups": [5]', "groups: got (5,); allowed: a sequence of ParameterGroup"),
     ('"train_transforms": ["flop"]', "unknown transform 'flop'"),
     ('"train_transforms": [d5.RandomCrop(3)]', "data set and network do not fit: "),
+    ('"train_transforms": [d5.RandomCrop(3)]', "; remedy: model_kwargs, dataset_kwargs or transforms that fit"),
     ('"batch_size": 0', "'batch_size' is 0; allowed: an integer of at least 1, or a function of the epoch"),
     ('"batch_size": halved', "'batch_size' raised TypeError for epoch 0"),
     ('"batch_size": 23', "'batch_size' is 23; allowed: at most 22, the number of training samples"),

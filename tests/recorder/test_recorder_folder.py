@@ -19,8 +19,10 @@ import deep5 as d5
 import forked
 from deep5.audit.folders import audit
 from deep5.core.errors import UsageError
+from deep5.results.pack import pack
 from deep5.results.result import load
 from deep5.results.signature import MANIFEST, sign, verify
+from deep5.trained.load import trained
 from recorded_loops import busy
 from stored_runs import SSH_KEYGEN, new_key
 
@@ -149,6 +151,15 @@ def test_the_same_cell_twice_makes_two_folders(tmp_path: Path) -> None:
     assert load(one.folder).accepted
     assert load(other.folder).accepted
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_recording_is_not_repeated_and_has_no_network(tmp_path: Path) -> None:
+    folder = record(tmp_path / "results").folder
+    with pytest.raises(UsageError, match=r"is a recording of a loop that deep5 does not have; .*start the loop's own"):
+        pack(folder, tmp_path / "loop.zip")
+    assert not (tmp_path / "loop.zip").exists()
+    with pytest.raises(UsageError, match=r"is a recording, and a recorder saves no network"):
+        trained(folder)
 
 
 def test_a_recorder_in_a_thread(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def _check_alike(given: _Given, train: Mapping[str, np.ndarray], test: Mapping[s
 
 
 def check_npy(begin: bytes) -> None:
-    """Reject a file that is not .npy; NumPy itself would report a pickle, and how to load it unsafely.
+    """Reject a file without the header of .npy files; NumPy itself would report a pickle, and how to load it unsafely.
 
     Args:
         begin: The first bytes of the file, as many as `NPY` has.
