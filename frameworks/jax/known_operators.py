@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from deep5.frameworks.jax.flax_layers import DROPOUT, NORMALIZATION
+
 __all__ = ["known_operator"]
 
 # Returns the value of an atom of an equation.
@@ -84,6 +86,35 @@ def _softmax(equation: Any, made: Made) -> Callable[[Read], Any] | None:
     if not same or not constant or total.outvars[0].aval.shape != others:
         return None
     return lambda read: jax.nn.softmax(read(source), axis=axis)
+
+
+def _normalized(equation: Any, made: Made) -> Callable[[Read], Any]:
+    def normalized(read: Read) -> Any:
+        from flax import nnx
+
+        x, *vectors = map(read, equation.invars)
+        layer = nnx.BatchNorm(x.shape[-1], use_running_average=True, **equation.params, rngs=nnx.Rngs(0))
+        layer.scale, layer.bias = map(nnx.Param, vectors[:2])
+        layer.mean, layer.var = map(nnx.BatchStat, vectors[2:])
+        return layer(x)
+
+    return normalized
+
+
+def _dropped(equation: Any, made: Made) -> Callable[[Read], Any]:
+    def dropped(read: Read) -> Any:
+        from flax import nnx
+
+        x, shared = read(equation.invars[0]), equation.params["shared"]
+        layer = nnx.Dropout(equation.params["ratio"], deterministic=False, rngs=nnx.Rngs(0))
+        if not shared:
+            return layer(x)
+        first = x
+        for axis in shared:
+            first = jnp.take(first, np.zeros(1, np.int32), axis=axis)
+        return x * layer(jnp.ones_like(first))
+
+    return dropped
 
 
 def _padded(value: Any, fill: float, padding: Any) -> Any:
@@ -226,6 +257,8 @@ _TABLE: Mapping[str, Callable[[Any, Made], Callable[[Read], Any] | None]] = {
     **dict.fromkeys(("add", "max", "min", "mul", "sub"), _arithmetic),
     "broadcast_in_dim": _inserted,
     "custom_jvp_call": _rectifier,
+    DROPOUT: _dropped,
+    NORMALIZATION: _normalized,
     "div": _quotient,
     "dot_general": _product,
     "gather": _lookup,

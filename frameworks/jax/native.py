@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,19 @@ import numpy as np
 
 from deep5.core.errors import ShapeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
+from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Device, TensorSpec
 from deep5.core.tensors import device as read_device
 from deep5.frameworks.jax.executor import JAXExecutor
+from deep5.frameworks.jax.flax_layers import given_masks
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.networks.probing import UNFIT, checked_inputs, checked_seed, misfit, said_of, tried
+from deep5.networks.run_modes import TrainingForm, training_form
 
-__all__ = ["from_jax", "in_place_of", "named_leaves"]
+__all__ = ["StandIn", "draw_as_graph", "from_jax", "in_place_of", "named_leaves"]
 
 Tree = Any
 Leaves = tuple[dict[str, Any], Any]
@@ -115,16 +118,25 @@ def in_place_of(graph: Network, apply: Callable[..., Any], *, device: str | Devi
     """The executor of a JAX function in place of the graph to which it was exported.
 
     Args:
-        graph: The graph, whose parameters the function gets, by name.
-        apply: As for `from_jax`, without buffers.
+        graph: The graph, whose parameters and buffers the function gets, by name.
+        apply: As for `from_jax` with buffers; it also gets `noise`, the key data of a step's random numbers.
         device: As for `from_jax`.
         seed: As for `from_jax`.
     """
-    values = OrderedDict((name, graph.initial(name)) for name in graph.parameter_specs)  # JAX keeps this order
-    program = _NativeProgram(apply, named_leaves(values), None)
+    program = StandIn(graph, apply)
     program.infer(graph.inputs)
     program.outputs = tuple(graph.outputs)
     return JAXExecutor(graph, program, device=read_device(device), seed=seed)
+
+
+def draw_as_graph(executor: JAXExecutor) -> None:
+    """Let an executor of `in_place_of` drop by the masks of the graph from now on.
+
+    Raises:
+        Unsupported: The masks of the graph are unknown before it runs.
+    """
+    assert isinstance(executor.program, StandIn)  # noqa: S101 - made by in_place_of
+    executor.program.draw_as_graph()
 
 
 class _NativeProgram:
@@ -218,11 +230,12 @@ class _NativeProgram:
         return tuple(outputs[name] for name in self.outputs), new
 
     def _results(self, parameters: Any, buffers: Any, feed: Any, *, training: bool) -> tuple[dict[str, Any], Any]:
-        given = {name: _narrowed(value, self.x64) for name, value in zip(self._inputs, feed, strict=True)}
+        inputs, drawn = feed[: len(self._inputs)], feed[len(self._inputs) :]
+        given = {name: _narrowed(value, self.x64) for name, value in zip(self._inputs, inputs, strict=True)}
         own = jax.tree.unflatten(self._parameter_tree, parameters)
         if not self._buffered:
             return _checked(self._apply(own, given)), buffers
-        results = self._apply(own, jax.tree.unflatten(self._buffer_tree, buffers), given, training=training)
+        results = self._applied(own, jax.tree.unflatten(self._buffer_tree, buffers), given, training, drawn)
         if not isinstance(results, tuple) or len(results) != 2:
             raise UsageError(f"apply gave {type(results).__name__}; allowed: a dict of outputs, and the new buffers")
         outputs, new = results
@@ -238,6 +251,44 @@ class _NativeProgram:
                     f"expected {before.dtype}{list(before.shape)}"
                 )
         return _checked(outputs), tuple(map(jnp.asarray, leaves))
+
+    def _applied(self, own: Any, buffers: Any, given: Any, training: bool, drawn: Sequence[Any]) -> Any:
+        return self._apply(own, buffers, given, training=training)
+
+
+class StandIn(_NativeProgram):
+    """A JAX function as it runs in place of a graph.
+
+    Its random numbers in training follow from a key for each step, or are masks of the graph. Arguments are those of
+    `in_place_of`.
+    """
+
+    def __init__(self, graph: Network, apply: Callable[..., Any]) -> None:
+        names = graph.parameter_specs, graph.buffer_specs
+        values = [OrderedDict((name, graph.initial(name)) for name in each) for each in names]  # JAX keeps this order
+        super().__init__(apply, named_leaves(values[0]), named_leaves(values[1]))
+        self._graph = graph
+        self._form: TrainingForm | None = None
+        self._drops = any(node.op_type == "Dropout" for node in graph.nodes)
+
+    def draw_as_graph(self) -> None:
+        """Drop by the masks of the graph from now on."""
+        self._form = training_form(self._graph)
+
+    def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
+        """The masks of a step, or its key."""
+        if self._form is not None:
+            return self._form.draw(extents, info)
+        if not self._drops:
+            return []
+        return [np.asarray(jax.random.key_data(jax.random.key(derive_seed(info.seed, "module", info.step))))]
+
+    def _applied(self, own: Any, buffers: Any, given: Any, training: bool, drawn: Sequence[Any]) -> Any:
+        if not training or self._form is None or not drawn:
+            noise = drawn[0] if drawn else None
+            return self._apply(own, buffers, given, training=training, noise=noise)
+        with given_masks(str(self._graph.model.graph.name), list(zip(self._form.masks, drawn, strict=True))):
+            return self._apply(own, buffers, given, training=training, noise=None)
 
 
 def _checked(outputs: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.export
@@ -23,6 +23,8 @@ from deep5.core.own_files import is_own_file
 from deep5.core.own_model import Exported
 from deep5.core.tensors import TensorSpec
 from deep5.frameworks.jax.exporting import as_called, converted, needed, place_of, reachable, same_computation
+from deep5.frameworks.jax.flax_layers import FlaxCalls
+from deep5.networks.layer_calls import Trace
 from deep5.networks.onnx.converted import with_initial_values
 
 __all__ = ["OwnNetwork", "check_float64", "exported"]
@@ -40,6 +42,7 @@ class OwnNetwork:
         run: Returns the output, also the loss if the last value is the label, and the new buffers; for the values of
             the parameters, of the buffers and of the inputs, in order, and whether it trains.
         with_loss: Whether the loss is the user's own function, and part of the export.
+        noise: Names of the buffers that hold the keys of random numbers.
     """
 
     name: str
@@ -48,6 +51,7 @@ class OwnNetwork:
     inputs: Mapping[str, TensorSpec]
     run: Callable[[Sequence[Any], Sequence[Any], Sequence[Any], bool], tuple[Sequence[Any], Sequence[Any]]]
     with_loss: bool
+    noise: tuple[str, ...]
 
     @property
     def given(self) -> dict[str, TensorSpec]:
@@ -107,7 +111,8 @@ def check_float64(network: OwnNetwork) -> None:
     with jax.enable_x64(True):
         doubled = replace(
             network,
-            parameters={name: jnp.asarray(value, "float64") for name, value in network.parameters.items()},
+            parameters=_doubled(network.parameters),
+            buffers=_doubled(network.buffers),
             inputs={
                 name: TensorSpec(shape=spec.shape, dtype="float64") if spec.dtype.startswith("float") else spec
                 for name, spec in network.inputs.items()
@@ -124,6 +129,13 @@ def check_float64(network: OwnNetwork) -> None:
             raise Unsupported(
                 f"{network.name} computes in {after.dtype}{place_of(equation)}, whatever the type of its parameters"
             )
+
+
+def _doubled(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: jnp.asarray(value, "float64") if jnp.issubdtype(value.dtype, jnp.floating) else value
+        for name, value in values.items()
+    }
 
 
 def _narrows(before: Any, after: Any) -> bool:
@@ -166,37 +178,43 @@ def _function(network: OwnNetwork, *, training: bool) -> Callable[..., tuple[Any
 
 
 def _traced(network: OwnNetwork, specs: Sequence[Any]) -> Any:
-    """The network as JAX traces it, in training.
+    """The network as JAX traces it, in training, with an equation for each batch normalization and dropout.
 
     Raises:
-        Unsupported: JAX cannot trace it for batches of any size, it computes another function in evaluation, or it
-            reads values that it changes.
+        Unsupported: JAX cannot trace it for batches of any size, it computes another function in evaluation beyond
+            these layers, or it reads values that it changes.
     """
-    full = {}
-    for training in (True, False):
+    full, calls = dict[Trace, Any](), FlaxCalls()
+    for trace in get_args(Trace):
         try:
-            full[training] = jax.make_jaxpr(_function(network, training=training))(*specs)
+            with calls.traced(trace):
+                full[trace] = jax.make_jaxpr(_function(network, training=trace != "evaluation"))(*specs)
         except Exception as error:
             raise Unsupported(
                 f"{network.name} cannot be exported to ONNX{_where(error)}: {_first_line(error)}; remedy: run it as it "
                 "is on jax, or write it for batches of any size, and what depends on values with jnp.where or "
                 "jax.lax.cond"
             ) from error
-    traced = {training: needed(each, len(network.outputs)) for training, each in full.items()}
+    traced = {trace: needed(each, len(network.outputs)) for trace, each in full.items()}
     remedy = "remedy: run it as it is on jax, or leave these layers out"
-    if not same_computation(traced[True], traced[False]):
+    if calls.twice:
         raise Unsupported(
-            f"{network.name} computes another function in training than in evaluation (dropout, batch normalization), "
-            f"and its training is not exported; {remedy}"
+            f"{network.name} calls a batch normalization more than once ({calls.twice}), and each call of its training "
+            f"changes its statistics; {remedy}"
         )
-    jaxpr = traced[True].jaxpr
+    if not same_computation(traced["without dropout"], traced["evaluation"]):
+        raise Unsupported(
+            f"{network.name} computes another function in training than in evaluation, beyond dropout and batch "
+            f"normalization as ONNX defines them, and its training is not exported; {remedy}"
+        )
+    jaxpr = traced["training"].jaxpr
     used = {id(each) for equation in jaxpr.eqns for each in equation.invars} | set(map(id, jaxpr.outvars))
     before = jaxpr.invars[len(jaxpr.invars) - len(network.buffers) :]
-    after = full[True].jaxpr.outvars[len(network.outputs) :]
+    after = full["training"].jaxpr.outvars[len(network.outputs) :]
     for name, old, new in zip(network.buffers, before, after, strict=True):
         if id(old) in used and new is not old:
             raise Unsupported(f"{network.name} reads {name}, which its training changes; {remedy}")
-    return traced[True]
+    return traced["training"]
 
 
 # Between the maximum that a softmax or a logarithm of a sum subtracts, and where JAX stops its gradient.

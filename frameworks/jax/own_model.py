@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_model import Exported, OwnModel
 from deep5.core.tensors import Device, TensorSpec
-from deep5.frameworks.jax.native import from_jax, in_place_of, named_leaves
+from deep5.frameworks.jax.executor import JAXExecutor
+from deep5.frameworks.jax.native import draw_as_graph, from_jax, in_place_of, named_leaves
 from deep5.frameworks.jax.own_export import OwnNetwork, check_float64, exported
 from deep5.networks.arguments import as_network
 from deep5.networks.flax_state import is_flax, is_nnx
@@ -90,7 +92,7 @@ class JAXModel(OwnModel):
 
     def executor(self, seed: int) -> GraphExecutor:
         """The model as it is; see `OwnModel.executor`."""
-        parameters, buffers, run = self._parts()
+        parameters, buffers, run, _ = self._parts()
         *given, label = self._inputs
         loss = self._loss
 
@@ -130,16 +132,36 @@ class JAXModel(OwnModel):
             if double:
                 check_float64(own)
 
-            def apply(parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+            def apply(
+                parameters: Mapping[str, Any],
+                buffers: OrderedDict[str, Any],
+                inputs: Mapping[str, Any],
+                *,
+                training: bool,
+                noise: Any,
+            ) -> tuple[dict[str, Any], OrderedDict[str, Any]]:
                 values = [parameters.get(name, value) for name, value in own.parameters.items()]
-                outputs, _ = own.run(values, list(own.buffers.values()), [inputs[name] for name in self._inputs], True)
-                return dict(zip(("logits", "loss"), outputs, strict=True))
+                held = {name: buffers.get(name, value) for name, value in own.buffers.items()}
+                if noise is not None:
+                    key = jax.random.wrap_key_data(noise)
+                    for place, name in enumerate(own.noise):
+                        held[name] = jax.random.key_data(jax.random.fold_in(key, place))
+                given = [inputs[name] for name in self._inputs]
+                outputs, new = own.run(values, list(held.values()), given, training)
+                changed = dict(zip(held, new, strict=True))
+                results = dict(zip(("logits", "loss"), outputs, strict=True))
+                return results, OrderedDict((name, changed[name]) for name in buffers)
 
             return in_place_of(graph, apply, device=self._device, seed=seed)
 
+    def draw_as_export(self, executor: GraphExecutor) -> None:
+        """See `OwnModel.draw_as_export`; each call of a dropout layer of Flax has a mask."""
+        assert isinstance(executor, JAXExecutor)  # noqa: S101 - made by executor_of
+        draw_as_graph(executor)
+
     def _network(self) -> OwnNetwork:
         """The model as a function of values by name; it also returns the loss if it gets the label."""
-        parameters, buffers, run = self._parts()
+        parameters, buffers, run, noise = self._parts()
         values, tree = named_leaves(parameters)
         held, held_tree = named_leaves({} if buffers is None else buffers)
         count = len(self._inputs) - 1
@@ -159,11 +181,14 @@ class JAXModel(OwnModel):
             buffers=held,
             inputs=self._inputs,
             run=outputs,
+            noise=noise,
             with_loss=self._own_loss or (self._classes_last and len(getattr(output, "shape", ())) != _MATRIX),
         )
 
-    def _parts(self) -> tuple[Any, Any, Callable[..., Any]]:
-        """Parameters, buffers, and the function of both, the inputs and the mode that returns output and buffers."""
+    def _parts(self) -> tuple[Any, Any, Callable[..., Any], tuple[str, ...]]:
+        """Parameters, buffers, the function of both, the inputs and the mode that returns output and buffers, and the
+        names of the buffers that hold keys.
+        """
         return self._nnx() if is_nnx(self._model) else self._linen_or_pair()
 
     def _examples(self) -> list[Any]:
@@ -174,15 +199,15 @@ class JAXModel(OwnModel):
             for shape, spec in zip(shapes, given, strict=True)
         ]
 
-    def _linen_or_pair(self) -> tuple[Any, Any, Callable[..., Any]]:
-        """Parameters, buffers, and the function of both, the inputs and the mode that returns output and buffers."""
+    def _linen_or_pair(self) -> tuple[Any, Any, Callable[..., Any], tuple[str, ...]]:
+        """As `_parts`."""
         key, examples = jax.random.key(self._seed), self._examples()
         names = list(self._inputs)[:-1]
         if not is_flax(self._model):
             init, apply = self._model
             with tried(f"the function {said_of(init)}", {"key": key, **dict(zip(names, examples, strict=True))}):
                 parameters = init(key, *examples)
-            return parameters, None, lambda own, buffers, given, training: (apply(own, *given), buffers)
+            return parameters, None, lambda own, buffers, given, training: (apply(own, *given), buffers), ()
         module = self._model
         modes = {name: value for name, value in _MODES.items() if name in inspect.signature(module.__call__).parameters}
         evaluating = {name: not value for name, value in modes.items()}
@@ -194,6 +219,7 @@ class JAXModel(OwnModel):
                 parameters,
                 None,
                 lambda own, buffers, given, training: (module.apply({"params": own}, *given), buffers),
+                (),
             )
         buffers = {"state": found, "noise": np.asarray(jax.random.key_data(jax.random.fold_in(key, 1)))}
 
@@ -205,10 +231,10 @@ class JAXModel(OwnModel):
             output, new = module.apply(variables, *given, **modes, rngs={"dropout": noise}, mutable=list(held["state"]))
             return output, {"state": dict(new), "noise": jax.random.key_data(next_noise)}
 
-        return parameters, buffers, run
+        return parameters, buffers, run, ("noise",)
 
-    def _nnx(self) -> tuple[Any, Any, Callable[..., Any]]:
-        """As `_linen_or_pair`."""
+    def _nnx(self) -> tuple[Any, Any, Callable[..., Any], tuple[str, ...]]:
+        """As `_parts`."""
         import flax.nnx
 
         nnx: Any = flax.nnx
@@ -218,7 +244,9 @@ class JAXModel(OwnModel):
         for training in (False, True):
             (self._model.train if training else self._model.eval)()
             forms[training], parameters, state = nnx.split(self._model, nnx.Param, ...)
-        leaves, tree = jax.tree.flatten(state)
+        paths, tree = jax.tree_util.tree_flatten_with_path(state)
+        leaves = [leaf for _, leaf in paths]
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
         keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
         if not leaves:
             form = forms[True]
@@ -226,20 +254,24 @@ class JAXModel(OwnModel):
                 nnx.to_pure_dict(parameters),
                 None,
                 lambda own, buffers, given, training: (nnx.merge(form, _state(parameters, own))(*given), buffers),
+                (),
             )
 
-        def plain(values: list[Any]) -> list[Any]:
-            return [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(values, keys, strict=True)]
+        def plain(values: list[Any]) -> dict[str, Any]:
+            found = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(values, keys, strict=True)]
+            return dict(zip(names, found, strict=True))
 
         def run(own: Any, held: Any, given: list[Any], training: bool) -> tuple[Any, Any]:
-            values = [jax.random.wrap_key_data(leaf) if key else leaf for leaf, key in zip(held, keys, strict=True)]
+            pairs = zip((held[name] for name in names), keys, strict=True)
+            values = [jax.random.wrap_key_data(leaf) if key else leaf for leaf, key in pairs]
             module = nnx.merge(forms[training], _state(parameters, own), jax.tree.unflatten(tree, values))
             output = module(*given)
             if not training:
                 return output, held
             return output, plain(jax.tree.leaves(nnx.split(module, nnx.Param, ...)[2]))
 
-        return nnx.to_pure_dict(parameters), plain(leaves), run
+        noise = tuple(name for name, key in zip(names, keys, strict=True) if key)
+        return nnx.to_pure_dict(parameters), plain(leaves), run, noise
 
 
 def _state(like: Any, values: Any) -> Any:

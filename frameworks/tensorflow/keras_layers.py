@@ -119,7 +119,7 @@ def _marked(value: Any, number: int, role: str) -> Any:
 
 def _drops(rate: Any) -> bool:
     # At a rate of 1 Keras returns zeros, and draws nothing.
-    return 0.0 < rate < 1.0
+    return bool(0.0 < rate < 1.0)
 
 
 def _shared(inputs: Any, noise_shape: Any) -> tuple[int, ...]:

@@ -162,6 +162,28 @@ class Images(nnx.Module):
         x = nnx.max_pool(nnx.relu(self.a(x)), (2, 2), (2, 2))
         return self.b(nnx.avg_pool(x, (2, 2), (2, 2), "SAME").reshape(x.shape[0], -1))
 
+class Trained(linen.Module):
+    @linen.compact
+    def __call__(self, x, train: bool):
+        x = linen.relu(linen.BatchNorm(not train, momentum=0.9, use_scale=False)(linen.Conv(4, (3, 3))(x)))
+        x = linen.Dropout(0.3, broadcast_dims=(1, 2))(x, deterministic=not train)
+        x = linen.BatchNorm(not train, use_bias=False)(linen.Conv(4, (3, 3))(linen.Dropout(0.2)(x, not train)))
+        return linen.Dense(3)(linen.Dropout(0.5, deterministic=not train)(x.mean((1, 2))))
+
+class Dropping(nnx.Module):
+    def __init__(self, *, rngs):
+        self.a, self.norm = nnx.Linear(4, 8, rngs=rngs), nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
+        self.drop, self.b = nnx.Dropout(0.25, rngs=rngs), nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.b(self.drop(jnp.tanh(self.norm(self.a(x)))))
+
+class Swapped(Dropping):
+    def __call__(self, x):
+        import traceback
+        exports = any(frame.filename.endswith("own_export.py") for frame in traceback.extract_stack())
+        return super().__call__(x if exports else self.drop(x))
+
 @jax.custom_vjp
 def halved(x):
     return jnp.tanh(x)
@@ -250,13 +272,16 @@ def test_a_keras_model_that_trains_otherwise_than_its_export_is_found(nets: Path
     assert not proof("keras_nets.py:Swapped", "tensorflow", nets)
 
 
-def test_a_timed_keras_model_with_dropout_trains_as_its_export_when_it_gets_the_masks(nets: Path) -> None:
+@pytest.mark.parametrize(("model", "name"), [("keras_nets.py:Own", "tensorflow"), ("jax_nets.py:Dropping", "jax")])
+def test_a_timed_model_with_dropout_trains_as_its_export_when_it_gets_the_masks(
+    model: str, name: str, nets: Path
+) -> None:
     from deep5.compare import training
     from deep5.compare.witness import not_trained
     from deep5.training.trainer import Trainer
 
-    settings = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "framework": "tensorflow"}
-    made = load_recipe("keras_nets.py:Own").with_settings(settings)
+    settings = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "framework": name}
+    made = load_recipe(model).with_settings(settings)
     parts = training.assembled(made)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
     trainer.train(1)
@@ -274,6 +299,10 @@ def test_a_timed_keras_model_with_dropout_trains_as_its_export_when_it_gets_the_
         ("Net", "onnxruntime"),
         ("Images", "jax"),
         ("Images", "pytorch"),
+        ("Dropping", "jax"),
+        ("Trained", "jax"),
+        pytest.param("Dropping", "jax:exported", marks=pytest.mark.slow),
+        pytest.param("Trained", "onnxruntime", marks=pytest.mark.slow),
         pytest.param("Net", "pytorch", marks=pytest.mark.slow),
         pytest.param("Net", "tensorflow", marks=pytest.mark.slow),
         pytest.param("Images", "onnxruntime", marks=pytest.mark.slow),
@@ -281,7 +310,7 @@ def test_a_timed_keras_model_with_dropout_trains_as_its_export_when_it_gets_the_
     ],
 )
 def test_a_flax_module_is_proved_equal_to_its_export(model: str, name: str, nets: Path) -> None:
-    rows = proof(f"jax_nets.py:{model}", name, nets, shape=(4,) if model == "Net" else (7, 7, 1))
+    rows = proof(f"jax_nets.py:{model}", name, nets, shape=(7, 7, 1) if model in ("Images", "Trained") else (4,))
     assert all(row.passed for row in rows), [row for row in rows if not row.passed]
     itself = {row.what for row in rows if row.what.endswith(", of the model itself")}
     assert bool(itself) is (name == "jax")
@@ -291,6 +320,7 @@ def test_a_jax_function_with_a_wrong_derivative_is_found(nets: Path) -> None:
     wrong = {row.what for row in proof("jax_nets.py:wrong", "jax", nets) if not row.passed}
     assert "gradients in float64 at a float64 state, of the model itself" in wrong
     assert all(row.passed for row in proof("jax_nets.py:wrong", "jax:exported", nets))
+    assert not proof("jax_nets.py:Swapped", "jax", nets)
 
 
 def test_a_module_that_trains_otherwise_than_its_export_is_found(nets: Path) -> None:
