@@ -53,7 +53,10 @@ class Labels:
             wrong &= value != self.ignored
             allowed += f", and {self.ignored} for none"
         if wrong.any():
-            raise NetworkError(f"input {self.name!r}: got the label {value[wrong][0]}; allowed: {allowed}")
+            raise NetworkError(
+                f"input {self.name!r}: got the label {value[wrong][0]}; allowed: {allowed}; remedy: a network of more "
+                "classes, or labels that count from 0"
+            )
 
 
 def label_inputs(network: Network) -> list[Labels]:

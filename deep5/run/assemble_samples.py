@@ -43,10 +43,11 @@ def samplers(
             _check_labels(network, samples, "training" if key == "train_sampler" else "test")
             fit, transforms = fitted(samples, transforms, network.inputs)
         except UsageError as error:
-            allowed = "" if "allowed: " in str(error) else "; allowed: samples of the network's inputs"
-            remedy = "" if "remedy: " in str(error) else "; remedy: model_kwargs, dataset_kwargs or transforms that fit"
+            what, mark, remedy = str(error).partition("; remedy: ")
+            allowed = "" if "allowed: " in what else "; allowed: samples of the network's inputs"
+            remedy = remedy if mark else "model_kwargs, dataset_kwargs or transforms that fit"
             raise RecipeError(
-                f"{parts['dataset'].where}data set and network do not fit: {error}{allowed}{remedy}"
+                f"{parts['dataset'].where}data set and network do not fit: {what}{allowed}; remedy: {remedy}"
             ) from error
         part = parts[key]
         sampler = part.made(fit, number, seed=seed, transforms=transforms)

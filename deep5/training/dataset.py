@@ -224,8 +224,12 @@ def fitted(have: Mapping[str, TensorSpec], want: Mapping[str, TensorSpec]) -> di
         if wanted.mismatch((batch, *spec.shape), wanted.dtype):  # type: ignore[arg-type]  # a symbol matches none
             raise UsageError(f"samples {name!r} are {spec} but the network takes {wanted}")
         if not _converts(spec.dtype, wanted.dtype):
-            remedy = "; remedy: a transform that normalizes, or pixels='normalised'" if spec.dtype == "uint8" else ""
-            raise UsageError(f"samples {name!r} are {spec.dtype} but the network takes {wanted.dtype}{remedy}")
+            remedy = f"{wanted.dtype} values in the data set, as by array.astype({wanted.dtype!r})"
+            if spec.dtype == "uint8":
+                remedy = "a transform that normalizes, or pixels='normalised'"
+            raise UsageError(
+                f"samples {name!r} are {spec.dtype} but the network takes {wanted.dtype}; remedy: {remedy}"
+            )
     return {name: want[name].dtype for name in have}
 
 

@@ -43,6 +43,7 @@ def test_columns_become_inputs(tmp_path: Path) -> None:
         assert data[int(a)] == {"a": a, "b": b, "label": label + 1}
     assert splits.description["decisions"] == ["the labels '1', '2', '3' are mapped to the classes 0, 1, 2"]
     assert np.bincount(everything(splits.test)["label"]).tolist() == [1, 1, 1]
+    assert str(hugging_face(data, columns={"input": "a", "label": "label"}).train.specs["input"]) == "float32[1]"
     data.save_to_disk(str(tmp_path / "saved"))
     saved = hugging_face(str(tmp_path / "saved"), test_share=0.25)
     assert saved.train.content_hash() == splits.train.content_hash()

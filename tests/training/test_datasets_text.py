@@ -12,6 +12,7 @@ import pytest
 from deep5.core.errors import UsageError
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
+from deep5.training.dataset import check_labels
 from deep5.training.datasets.texts import text, text_folder
 from deep5.training.sampler import ShuffleSampler
 
@@ -45,6 +46,13 @@ def test_windows_of_characters(rhyme: Path) -> None:
     assert spelled(splits, train["label"].reshape(-1)) == RHYME[1 : len(joined) + 1]
     assert RHYME[cut:].startswith(spelled(splits, test["input"].reshape(-1)))
     assert str(splits.train.specs["label"]) == "int64[16]"
+    known = splits.train.labels()
+    assert known is not None
+    np.testing.assert_array_equal(known, train["label"])
+    # So that a network of too few classes is refused before it trains.
+    with pytest.raises(UsageError, match=r"the network's 3 classes .*remedy: a network of "):
+        check_labels(splits.train, 3)
+    assert text(str(rhyme), length=16, tokens="bytes").train.labels() is None
     order = [ids.tolist() for ids, _ in ShuffleSampler(splits.train, 7, seed=1).batches(0, start=2)]
     assert order == [ids.tolist() for ids, _ in ShuffleSampler(splits.train, 7, seed=1).batches(0)][2:]
 

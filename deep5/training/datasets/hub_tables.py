@@ -63,8 +63,9 @@ def hugging_face(
         workers: Decoding threads; None: one.
 
     Returns:
-        Samples with the parts of `columns`: numbers as float32 or int64, images float32 (channels, size, size) in
-        [0, 1]; a label of integers, booleans or strings as a class, int64 (), and of other numbers float32 (1,).
+        Samples with the parts of `columns`: numbers as float32 or int64, one column of them as `input` (1,), images
+        float32 (channels, size, size) in [0, 1]; a label of integers, booleans or strings as a class, int64 (), and of
+        other numbers float32 (1,).
 
     Raises:
         UsageError: A column is missing, has missing values, strings or rows of different lengths (the message names row
@@ -242,8 +243,8 @@ def _source(
                 continue
             arrays = [_value(what, index, column, row[column], decoder) for column in group]
             array = arrays[0] if len(arrays) == 1 else _joined(what, index, group, arrays)
-            # A label that is no class has the shape that losses of regressions take.
-            sample[part] = array.reshape(1) if part == "label" and array.ndim == 0 else array
+            # A label that is no class has the shape that losses of regressions take, and one column that of several.
+            sample[part] = array.reshape(1) if part in ("input", "label") and array.ndim == 0 else array
         return sample
 
     first = read(0)

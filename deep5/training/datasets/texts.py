@@ -52,6 +52,12 @@ class WindowDataset(Dataset):
         windows = np.asarray(self._tokens[begins[:, None] + np.arange(self._width + 1)], dtype=np.int64)
         return {"input": windows[:, :-1].copy(), "label": windows[:, 1:].copy()}
 
+    def labels(self, name: str = "label") -> np.ndarray | None:
+        """The label's tokens, shape (windows, length), or None for those of a mapped file; see `Dataset.labels`."""
+        if name != "label" or isinstance(self._tokens, np.memmap):
+            return None
+        return self._tokens[1 : self._samples * self._width + 1].reshape(self._samples, self._width)
+
     def content_hash(self) -> str:
         """SHA-256 of the tokens, their number and the length."""
         digest = hashlib.sha256(f"{self._tokens.dtype} {len(self._tokens)} {self._width} {self._samples}\n".encode())
