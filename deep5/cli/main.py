@@ -133,9 +133,10 @@ def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None
 )
 @click.option("--out", metavar="DIR", help="Folder for pictures of differences.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--all", "everything", is_flag=True, help="Print every check, not only a summary and what failed.")
 @click.option("--quiet", is_flag=True, help="Print only failed checks.")
 @debug_option
-def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
+def check_operator(operator: str, as_json: bool, everything: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
     """Check an operator: values, gradients, memory, element types, layouts, empty inputs, NaN.
 
     FILE:CLASS is a Python file and a class in it, or an operator object in it; NAME is an ONNX operator or a registered
@@ -148,7 +149,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
         if as_json:
             show(json.dumps(report.document(), indent=2, allow_nan=False))
         elif not quiet:
-            show(printed(report.print))
+            show(printed(report.print if everything else report.print_summary))
         elif report.failures or not report.values:
             show(report.story())
         status = 0 if report and report.values else 1

@@ -201,6 +201,7 @@ def _forward(
     subject, given = run.subject, run.inputs
     fresh = _alike(subject.operator) if subject.direct else None  # before anything ran
     outputs = subject.forward(contiguous(given))  # raises at once if it cannot run at all
+    into.begin("forward: calls and arguments")
     if not check_forward_conduct(subject, given, _others(given), run.dtypes, into):
         return  # values that change between calls cannot be checked
     subject.watch()
@@ -216,9 +217,12 @@ def _forward(
     if truth is None:
         native = isinstance(subject.operator, NativeOperator)
         reported = "it does not compute in float64, so that there is nothing to compare with"
+        into.begin("forward: element types")
         into.say("forward", "not evaluated", f"{reported}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
     else:
+        into.begin("forward: element types")
         check_dtypes(subject, given, run.dtypes, run.requested, truth, into)
+        into.begin("forward: sizes and values")
         with into.guarded("other sizes"):
             check_sizes(subject, given, truth, into)
         if into.failed:
@@ -227,14 +231,18 @@ def _forward(
             check_values_elsewhere(subject, given, truth, into)
             if reference is not None:
                 check_integers(subject, given, truth, into)
+        into.begin("forward: empty inputs")
         with into.guarded("empty"):
             check_empty(subject, given, truth, into)
+        into.begin("forward: NaN and infinity")
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
         with into.guarded("infinities that meet"):
             check_together(subject, given, truth, into)
+    into.begin("forward: layouts of memory")
     with into.guarded("layouts"):
         check_layouts(subject, given, _others(given), lambda values: None if truth is None else truth.at(values), into)
+    into.begin("forward: threads and other calls")
     check_threads(subject, given, False, into)
     if not into.failed:
         check_after_others(subject, given, _others(given), False, into)
@@ -242,6 +250,7 @@ def _forward(
     if not into.failed:
         check_repeats(subject, into)
     if run.strictly(strict):
+        into.begin("forward: array_api_strict")
         check_strict(subject, given, False, into)
 
 
@@ -249,6 +258,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     subject, given = run.subject, run.inputs
     fresh = _alike(subject.operator)  # before anything ran
     outputs = subject.forward(contiguous(given))
+    into.begin("backward: gradients")
     if not any(floating(given)) or not any(floating(outputs)):
         into.say("gradient", "not evaluated", "there is none: no input, or no output, is of floating-point numbers")
         return
@@ -258,6 +268,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     except OperatorError as error:  # raising, or breaking the contract, is a failure
         into.say("backward", "FAILED", str(error))
         return
+    into.begin("backward: calls and arguments")
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
         return  # values that change between calls cannot be checked
     subject.watch()
@@ -267,29 +278,37 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
         other = None if fresh is None else Subject(fresh, None)
         with into.guarded("nothing is kept"):
             check_nothing_kept(plain, other, given, _others(given), grads, into)
+    into.begin("backward: gradients")
     right = wide_subject(subject, given)
     if right is not subject:
         reported = f"it takes no float64: gradients are checked on {right.framework}, and those here compared with them"
         into.say(f"gradient in float64 on {subject.framework}", "not evaluated", reported)
     with into.guarded("gradient"):
         check_jacobian(right, widened(given), rng, into)
+    into.begin("backward: element types")
     check_backward_dtypes(subject, given, run.dtypes, run.requested, right, into)
+    into.begin("backward: layouts of memory")
     with into.guarded("backward in other memory"):
         check_backward_layouts(subject, given, right, into)
+    into.begin("backward: empty inputs")
     with into.guarded("backward of nothing"):
         check_backward_empty(subject, given, into)
+    into.begin("backward: threads and other calls")
     check_threads(subject, given, True, into)
+    into.begin("backward: sizes and values")
     if into.failed:
         into.say("backward, many sizes and values", "not evaluated", _WRONG_HERE)
     else:
         with into.guarded("backward elsewhere"):
             check_gradients_elsewhere(subject, right, given, rng, into)
+    into.begin("backward: threads and other calls")
     if not into.failed:
         check_after_others(subject, given, _others(given), True, into)
         check_objects(subject, given, _others(given), True, into)
     if not into.failed:
         check_repeats(subject, into)
     if run.strictly(strict):
+        into.begin("backward: array_api_strict")
         check_strict(subject, given, True, into)
 
 

@@ -73,7 +73,21 @@ def test_the_command_prints_a_table(deep5: Command, file: str) -> None:
     answer = deep5("check", "operator", file, "--set", "power=3", "--against", "own.py:cube", "--shape", "4x5")
     assert (answer.status, answer.err) == (0, "")
     assert "Power on NumPy: passed" in answer.out
-    assert "gradient by input 0" in answer.out
+    assert "\ngradient by input 0" not in answer.out
+    lines = answer.out.splitlines()
+    assert len(lines) < 30
+    assert not any(line.endswith(" ") or (len(line) > 80 and ":" not in line) for line in lines)
+    given = ("check", "operator", file, "--set", "power=3", "--against", "own.py:cube", "--shape", "4x5")
+    document = json.loads(deep5(*given, "--json").out)
+    groups = {row["group"] for row in document["checks"]}
+    assert "" not in groups
+    assert all(any(line.startswith(group) for line in lines) for group in groups)
+    table = [line for line in lines if any(line.startswith(group) for group in groups)]
+    counts = [int(word) for line in table for word in re.sub(r"[\d.]+ %", "", line.partition("  ")[2]).split()]
+    assert sum(counts) == len(document["checks"])
+    everything = deep5(*given, "--all").out
+    assert "\ngradient by input 0" in everything
+    assert all(row["check"] in everything for row in document["checks"])
     answer = deep5("check", "operator", "own.py:CUBE", "--quiet")
     assert (answer.status, answer.out, answer.err) == (0, "", "")
 
@@ -83,6 +97,10 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
     answer = deep5(*given)
     assert answer.status == 1
     assert re.search(r"forward, float32, against square: output 0: at \[\d, \d\] got", answer.out)
+    assert re.search(
+        r"^forward, float32, against square +[\d.e+-]+ +[\d.e+-]+ +[\d.e+-]+ +FAILED$", answer.out, re.MULTILINE
+    )
+    assert re.search(r"^checks +of tolerance +passed .*FAILED", answer.out, re.MULTILINE)
     assert list((tmp_path / "pictures").glob("*.png"))
     document = json.loads(deep5(*given, "--json").out)
     assert document["passed"] is False
@@ -174,7 +192,7 @@ def test_inputs_of_the_command(deep5: Command, tmp_path: Path) -> None:
         "--dtype",
         "int64",
     )
-    answer = deep5(*given)
+    answer = deep5(*given, "--all")
     assert answer.status == 0, answer.out + answer.err
     assert re.search(r"gradient by input 0 .*passed", answer.out)
     assert "gradient by input 1" not in answer.out

@@ -27,7 +27,7 @@ class Collector:
 
     def __init__(self, operator: str, framework: str, out: Path | None) -> None:
         self.operator, self.framework = operator, framework
-        self._out, self._rows = out, list[Row]()
+        self._out, self._rows, self._group = out, list[Row](), ""
 
     @property
     def failed(self) -> bool:
@@ -38,9 +38,13 @@ class Collector:
         """The report of all rows so far."""
         return OperatorReport(operator=self.operator, framework=self.framework, rows=tuple(self._rows))
 
+    def begin(self, group: str) -> None:
+        """The checks that follow belong to this group."""
+        self._group = group
+
     def say(self, check: str, verdict: Word, note: str = "") -> None:
         """Add a check that compares no values."""
-        self._rows.append(Row(check=check, verdict=verdict, note=note))
+        self._rows.append(Row(check=check, group=self._group, verdict=verdict, note=note))
 
     def require(self, holds: bool, check: str, note: str) -> bool:
         """Add a check that passes or fails."""
@@ -49,7 +53,8 @@ class Collector:
 
     def same(self, check: str) -> None:
         """Add a passed check of bit-identical values."""
-        self._rows.append(Row(check=check, verdict="passed", error=0.0, relative=0.0, ulps=0.0))
+        row = Row(check=check, group=self._group, verdict="passed", error=0.0, relative=0.0, ulps=0.0)
+        self._rows.append(row)
 
     def compare(
         self, check: str, found: Iterable[tuple[str, Deviation]], tolerance: str, note: str = "", itself: bool = False
@@ -74,6 +79,7 @@ class Collector:
         self._rows.append(
             Row(
                 check=check,
+                group=self._group,
                 verdict="FAILED" if wrong else "passed",
                 error=worst.error,
                 relative=worst.relative,

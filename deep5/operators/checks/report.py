@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.core.notebook import render
+from deep5.core.quantities import percent
 from deep5.operators.checks.tolerance import LEGEND
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Row:
 
     Attributes:
         check: Name of the check: `"forward, float32"`.
+        group: What it is about: `"forward: element types"`; empty if it is about nothing that others are.
         verdict: `"refused"` if the operator does not accept such inputs, which is allowed; `"not evaluated"` if there
             is nothing to compare, or nothing to compare with.
         error: The difference that is closest to its tolerance; None if no values are compared.
@@ -56,6 +58,7 @@ class Row:
     picture: Path | None = None
     drawn: str = ""
     values: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ class OperatorReport:
 
     def noting(self, check: str, note: str) -> OperatorReport:
         """The report with an additional row for a check that did not run."""
-        row = Row(check=check, verdict="not evaluated", note=note)
+        row = Row(check=check, group=check, verdict="not evaluated", note=note)
         return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, row))
 
     @property
@@ -129,28 +132,53 @@ class OperatorReport:
         self.print(Console(file=text, width=120, color_system=None, force_jupyter=False))
         return text.getvalue().rstrip("\n")
 
+    def print_summary(self, console: Console) -> None:
+        """Print a row per group of checks, then the checks that failed, and the notes on those that did not pass.
+
+        Args:
+            console: As for `print`.
+        """
+        from rich.table import Table
+        from rich.text import Text
+
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.group or row.check, []).append(row)
+        words = [word for word in _STYLE if any(row.verdict == word for row in self.rows)]
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("checks", overflow="fold")
+        table.add_column("of tolerance", justify="right", no_wrap=True)
+        for word in words:
+            table.add_column(word, justify="right", no_wrap=True)
+        for group, rows in groups.items():
+            counts = [sum(row.verdict == word for row in rows) for word in words]
+            cells = [
+                Text(str(count) if count else "", style=_STYLE[word]) for word, count in zip(words, counts, strict=True)
+            ]
+            table.add_row(Text(group), Text(_nearest(rows)), *cells)
+        console.print(table)
+        if self.failures:
+            self._print_rows(self.failures, console)
+        self._print_words(console)
+        if any(map(_nearest, groups.values())):
+            console.print(
+                Text("of tolerance: the error that is nearest to its tolerance, or exceeds it"), soft_wrap=True
+            )
+        for row in self.rows:
+            if row.note and row.verdict != "passed":
+                console.print(Text(f"{row.check}: {row.note}{_seen(row)}"), soft_wrap=True)
+        self._print_verdict(console)
+
     def print(self, console: Console) -> None:
         """Print a table of the checks, with a legend, the derivation of the tolerances, and notes.
 
         Args:
             console: The console to print to; plain text if it is not a terminal.
         """
-        from rich.table import Table
         from rich.text import Text
 
-        # Fits 80 columns; --json has the remaining values.
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column("check", overflow="fold")
-        for name in ("error", "allowed", "ulps"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
-        for row in self.rows:
-            numbers = (_short(row.error), _short(row.allowed), _short(row.ulps))
-            table.add_row(Text(row.check), *map(Text, numbers), Text(row.verdict, style=_STYLE[row.verdict]))
-        console.print(table)
-        for word, meaning in _WORDS.items():
-            if any(row.verdict == word for row in self.rows):
-                console.print(Text(f"{word}: {meaning}"), soft_wrap=True)
+        self._print_rows(self.rows, console)
+        self._print_words(console)
         if any(row.ulps for row in self.rows):
             console.print(Text(_ULPS), soft_wrap=True)
         for tolerance in dict.fromkeys(row.tolerance for row in self.rows if row.tolerance):
@@ -161,6 +189,34 @@ class OperatorReport:
         for row in self.rows:
             if row.note:
                 console.print(Text(f"{row.check}: {row.note}{_seen(row)}"), soft_wrap=True)
+        self._print_verdict(console)
+
+    @staticmethod
+    def _print_rows(rows: Sequence[Row], console: Console) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        # Fits 80 columns; --json has the remaining values.
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("check", overflow="fold")
+        for name in ("error", "allowed", "ulps"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for row in rows:
+            numbers = (_short(row.error), _short(row.allowed), _short(row.ulps))
+            table.add_row(Text(row.check), *map(Text, numbers), Text(row.verdict, style=_STYLE[row.verdict]))
+        console.print(table)
+
+    def _print_words(self, console: Console) -> None:
+        from rich.text import Text
+
+        for word, meaning in _WORDS.items():
+            if any(row.verdict == word for row in self.rows):
+                console.print(Text(f"{word}: {meaning}"), soft_wrap=True)
+
+    def _print_verdict(self, console: Console) -> None:
+        from rich.text import Text
+
         style = _STYLE["FAILED" if self.failures else "passed" if self.values else "not evaluated"]
         console.print(Text.assemble((self.verdict, style), f" ({_counts(self.rows)})"), soft_wrap=True)
 
@@ -168,6 +224,12 @@ class OperatorReport:
 def _counts(rows: Sequence[Row]) -> str:
     found = {word: sum(row.verdict == word for row in rows) for word in _STYLE}
     return ", ".join(f"{count} {word}" for word, count in found.items() if count)
+
+
+def _nearest(rows: Sequence[Row]) -> str:
+    """How near the errors of some checks are to their tolerances, at most; empty if none has any."""
+    shares = [row.error / row.allowed for row in rows if row.error is not None and row.allowed]
+    return percent(max(shares)) if shares and math.isfinite(max(shares)) else ""
 
 
 def _seen(row: Row) -> str:
