@@ -88,12 +88,10 @@ def _report(
     if as_json:
         show(json.dumps(document, indent=2, allow_nan=False))
         return
-    from rich.console import Console
-
     from deep5.bench.collective.report import collective_table
-    from deep5.core.terminal import styled_where_fit
+    from deep5.core.terminal import printed
 
-    collective_table(summary, styled_where_fit(Console()), warnings)
+    show(printed(lambda console: collective_table(summary, console, warnings)))
     for sentence in (*missing, f"the result is in {folder}"):
         show(sentence)
 

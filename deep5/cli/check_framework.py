@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from deep5.cli.recipe_options import debug_option, printed, whole_number
+from deep5.cli.recipe_options import debug_option, whole_number
 from deep5.core.errors import Errors
 
 __all__ = ["framework_command"]
@@ -32,6 +32,7 @@ def framework_command(errors: Errors) -> click.Command:
         registered one, and may have a mode. The checks run in another process.
         """
         with errors(debug, as_json) as show:
+            from deep5.core.terminal import printed
             from deep5.run.check_framework import check_framework
 
             report = check_framework(framework, **chosen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from typing import Any, NoReturn
 
 import click
@@ -33,23 +32,16 @@ def optimizer_command(errors: Errors) -> click.Command:
         load_state_dict. NAME is a registered one, or native:NAME with --framework.
         """
         with errors(debug, as_json) as show:
+            from deep5.core.terminal import printed
             from deep5.run.check_optimizer import check_optimizer
 
             report = check_optimizer(optimizer, **chosen)
             if as_json:
                 show(json.dumps(report.document(), indent=2, allow_nan=False))
             elif not quiet:
-                show(_printed(report))
+                show(printed(report.print))
             elif report.failures:
                 show(report.story())
         raise SystemExit(0 if report else 1)
 
     return command
-
-
-def _printed(report: Any) -> str:
-    from rich.console import Console
-
-    text = StringIO()
-    report.print(Console(file=text, width=100, color_system=None))
-    return text.getvalue().rstrip("\n")

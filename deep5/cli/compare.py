@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import click
@@ -115,14 +116,10 @@ def compare_command(errors: Errors) -> click.Command:
             if as_json:
                 show(json.dumps({**done.document, "folder": str(done.folder)}, indent=2, allow_nan=False))
             elif not quiet:
-                from rich.console import Console
-
+                from deep5.core.terminal import printed
                 from deep5.results.comparison_table import comparison_tables
 
-                console = Console()
-                with console.capture() as text:
-                    comparison_tables(done, console)
-                show(text.get().rstrip("\n"))
+                show(printed(partial(comparison_tables, done)))
 
     return command
 

@@ -47,11 +47,8 @@ def evaluate_command(errors: Errors) -> click.Command:
             if as_json:
                 show(json.dumps(found.document(), indent=2, allow_nan=False))
                 return
-            from rich.console import Console
+            from deep5.core.terminal import printed
 
-            console = Console()
-            with console.capture() as text:
-                found.print(console)
-            show(text.get().rstrip("\n"))
+            show(printed(found.print))
 
     return evaluate

@@ -20,7 +20,7 @@ import click
 
 from deep5.cli.errors import errors, fail, reported
 from deep5.cli.group import CommandGroup, DefaultGroup
-from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
+from deep5.cli.recipe_options import configured, debug_option, recipe_options, whole_number
 from deep5.cli.streams import output_status, steady_streams
 from deep5.core.errors import brief, described
 from deep5.core.library_reports import hide_reports
@@ -144,6 +144,7 @@ def check_operator(operator: str, as_json: bool, everything: bool, quiet: bool, 
     """
     with errors(debug, as_json) as show:
         from deep5.cli.check_operator import check_operator as checked
+        from deep5.core.terminal import printed
 
         report = checked(operator, **chosen)
         if as_json:

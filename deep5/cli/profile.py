@@ -66,12 +66,9 @@ def profile_command(errors: Errors) -> click.Command:
             if as_json:
                 show(json.dumps(record.document(), indent=2, allow_nan=False))
             else:
-                from rich.console import Console
+                from deep5.core.terminal import printed
 
-                console = Console()
-                with console.capture() as text:
-                    record.print(console)
-                show(text.get().rstrip("\n"))
+                show(printed(record.print))
                 if out is not None:
                     show(plain(out if missing is None else f"{out}: {missing}"))
 

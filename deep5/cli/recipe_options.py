@@ -12,7 +12,7 @@ from deep5.core.errors import UsageError
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
 
-__all__ = ["configured", "debug_option", "printed", "recipe_options", "whole_number"]
+__all__ = ["configured", "debug_option", "recipe_options", "whole_number"]
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -88,13 +88,3 @@ def configured(
                 raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
             changes[key] = given
     return load_recipe(recipe).at_size(size).with_settings(changes)
-
-
-def printed(write: Callable[[Any], None]) -> str:
-    """The console output of `write`, as a string."""
-    from rich.console import Console
-
-    console = Console()
-    with console.capture() as text:
-        write(console)
-    return "\n".join(line.rstrip() for line in text.get().rstrip("\n").splitlines())

@@ -7,12 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from deep5.cli.group import DefaultGroup
 from deep5.core.errors import Errors, UsageError, suggestion
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["results_command"]
 
@@ -254,14 +257,12 @@ def _text(
     names: Sequence[str],
     units: Mapping[str, str],
 ) -> str:
-    from rich.console import Console
     from rich.text import Text
 
-    from deep5.core.terminal import counted
+    from deep5.core.terminal import counted, printed
     from deep5.results.store_table import store_table
 
-    console = Console()
-    with console.capture() as text:
+    def write(console: Console) -> None:
         if rows:
             store_table(rows, names, units, console)
         if len(rows) < found:
@@ -270,4 +271,5 @@ def _text(
             console.print(Text(f"{found} of {counted(all_of_them, 'result')}"))
         elif not all_of_them:
             console.print(Text(f"no results in {root}; 'deep5 run RECIPE' makes one"))
-    return text.get().strip("\n")
+
+    return printed(write).strip("\n")

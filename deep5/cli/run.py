@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from deep5.cli.errors import errors
-from deep5.cli.recipe_options import configured, debug_option, printed, recipe_options, whole_number
+from deep5.cli.recipe_options import configured, debug_option, recipe_options, whole_number
 from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ def _checkpointer(every: str) -> Checkpointer | None:
 
 def _shown(result: Any, as_json: bool) -> str:
     """The result as JSON, or as a table, with colors if the output is a terminal."""
+    from deep5.core.terminal import printed
     from deep5.results.table import to_json, verdict_table
 
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from deep5.cli.recipe_options import printed
+from deep5.core.terminal import printed
 
 if TYPE_CHECKING:
     from deep5.results.rerun import Rerun
@@ -79,7 +79,7 @@ def run_again(
 
         show(json.dumps({"result": json.loads(to_json(result)), "rerun": rerun.document()}, indent=2))
     elif not quiet:
-        show(f"{printed(partial(_tables, result, rerun))}")
+        show(printed(partial(_tables, result, rerun)))
     elif not (result and rerun):
         _say(_failure(result, rerun))
     return 0 if result and rerun else 1

@@ -155,12 +155,9 @@ def study_command(errors: Errors) -> click.Command:
             if as_json and not none:  # otherwise the error is the only document
                 show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
             elif not quiet and not as_json:
-                from rich.console import Console
+                from deep5.core.terminal import printed
 
-                console = Console()
-                with console.capture() as text:
-                    done.print(console)
-                show(text.get().rstrip("\n"))
+                show(printed(done.print))
             if none:
                 first = next(reason for failed in done.failures.values() for reason in failed)
                 raise RunFailed(f"no run of {done.folder} finished; the first failure: {first}")

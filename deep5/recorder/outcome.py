@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -162,10 +163,10 @@ class Outcome:
             self._finished = self.record.finish()
             self.record.folder.close()
             if not self._quiet:
-                from deep5.core.terminal import console_of
+                from deep5.core.terminal import printed
                 from deep5.results.table import verdict_table
 
-                verdict_table(self._finished, console_of())
+                print(printed(partial(verdict_table, self._finished)))  # noqa: T201 - the output of the loop
         return self._finished
 
     def _describe(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.terminal import UNWRAPPED
 from deep5.results.choosing import heading
 from deep5.results.stored import printable
 
@@ -39,8 +40,8 @@ def store_table(
     from rich.text import Text
 
     # Explicit widths: otherwise the table would break names, which users copy, before words.
-    widths = _WIDTHS if not columns and console.width >= 76 else {}
-    if not columns and console.width >= _WIDE_FROM:
+    widths = _WIDTHS if not columns and 76 <= console.width < UNWRAPPED else {}
+    if not columns and _WIDE_FROM <= console.width < UNWRAPPED:
         several = any(_ranks(row) > 1 for row in rows)
         columns = [name for name in _WIDE if name != "ranks" or several]
     columns = columns or _NARROW

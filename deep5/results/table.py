@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from deep5.core.terminal import plain, styled_where_fit
+from deep5.core.terminal import UNWRAPPED, plain, styled_where_fit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,8 @@ def verdict_table(result: Result, console: Console) -> None:
     from rich.text import Text
 
     console, verdicts = styled_where_fit(console), result.verdicts
-    rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in verdicts]
+    apart = ", " if console.width >= UNWRAPPED else "\n"
+    rows = [(_value(verdict, apart), str(verdict.goal or ""), verdict.word) for verdict in verdicts]
     # Names are broken before numbers, which could be misread; `no_wrap` truncates, so only if there is room.
     lengths = (
         max((len(line) for cell in column for line in cell.split("\n")), default=0)
@@ -90,7 +91,7 @@ def _ranks(result: Result) -> str:
     return plain(f"{result.rank_count} ranks{by}" + (f", {scheme}" if scheme else ""))
 
 
-def _value(verdict: Verdict) -> str:
+def _value(verdict: Verdict, apart: str) -> str:
     if verdict.value is None:
         return "no value" if verdict.missing is None else f"no value: {verdict.missing}"
     text = f"{verdict.value:.6g} {verdict.unit}".rstrip()
@@ -98,4 +99,4 @@ def _value(verdict: Verdict) -> str:
         return text
     low, high = verdict.interval
     confidence = "" if verdict.confidence is None else f" ({100 * verdict.confidence:g} %)"
-    return f"{text}\n{low:.5g} … {high:.5g}{confidence}"
+    return f"{text}{apart}{low:.5g} … {high:.5g}{confidence}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.bench.collective.recipe import check_collectives, collective_plan
@@ -80,9 +81,9 @@ class Collectives(Timed):
             result = run.finish()
         if not options.quiet:
             from deep5.bench.collective.report import collective_table
-            from deep5.core.terminal import console_of, styled_where_fit
+            from deep5.core.terminal import printed
 
-            collective_table(summary, styled_where_fit(console_of()))
+            print(printed(partial(collective_table, summary)))  # noqa: T201 - the output of the recipe
         return result
 
     def _record(self, plan: CollectivePlan, options: Options, ranks: int) -> RunRecord:

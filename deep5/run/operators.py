@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +105,10 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
         result = run.finish()
     if not quiet:
         from deep5.bench.report import operator_table
-        from deep5.core.terminal import console_of
+        from deep5.core.terminal import printed
 
-        operator_table({**operators_document(times), **({"warnings": []} if judged else {})}, console_of())
+        shown = {**operators_document(times), **({"warnings": []} if judged else {})}
+        print(printed(partial(operator_table, shown)))  # noqa: T201 - the output of the recipe
     return result
 
 

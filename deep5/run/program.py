@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,10 +80,10 @@ def run_recipe(
         print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
         raise SystemExit(error.exit_status if isinstance(error, Deep5Error) else 130) from error
     if not quiet and not shown:
-        from deep5.core.terminal import console_of
+        from deep5.core.terminal import printed
         from deep5.results.table import verdict_table
 
-        verdict_table(result, console_of())
+        print(printed(partial(verdict_table, result)))  # noqa: T201 - as above
     return result
 
 
