@@ -168,7 +168,7 @@ class Part:
                 wrong = next((name for name in kwargs if f"'{name}'" in what), None)
             where = self.where_kwargs if kwargs and (wrong or not args) else self.where_args if args else self.where
             tail = suggestion(wrong, signature.parameters) if wrong else ""
-            if wrong in kwargs and key == "optimizer":
+            if wrong is not None and wrong in kwargs and key == "optimizer":
                 tail = self._other_optimizer(wrong, near=False) or tail or self._other_optimizer(wrong, near=True)
             missing = what.partition("missing a required argument: ")[2].strip("'")
             if missing:
