@@ -141,6 +141,29 @@ def d5_unpacked(deep5: Command, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     return folder, json.loads((folder / MANIFEST).read_text())
 
 
+def test_settings_that_name_code_move_with_the_model(
+    deep5: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "own_data.py").write_text(
+        "import numpy as np\nimport deep5 as d5\n\ndef data():\n"
+        "    x = np.arange(192, dtype=np.float32).reshape(48, 4) / 192\n"
+        "    arrays = d5.ArrayDataset({'input': x, 'label': np.arange(48) % 3})\n"
+        "    return d5.Splits(train=arrays, test=arrays)\n"
+    )
+    chosen = ("--framework", "reference", "--quiet", "--set", "dataset=mine/own_data.py:data")
+    answer = deep5("run", "mine/nets.py:net", *chosen)
+    assert answer.status == 0, answer.err
+    folder = newest(tmp_path / "results")
+    assert not audit([folder]).findings
+    assert deep5("run", "--like", str(folder), "--quiet").status == 0
+    assert deep5("results", "pack", str(folder), "-o", "run.zip").status == 0
+    shutil.rmtree(tmp_path / "mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    answer = deep5("run", "../run.zip", "--quiet", "--trust")
+    assert answer.status == 0, answer.err
+
+
 def test_a_changed_model_is_not_executed(deep5: Command, ran: Path, model: Path, tmp_path: Path) -> None:
     model.write_text(MODEL + "\nraise RuntimeError('executed')\n")
     answer = deep5("run", "--like", str(ran), "--quiet")
