@@ -141,9 +141,12 @@ def tried(what: str, given: Mapping[str, Any]) -> Iterator[None]:
     except Deep5Error:
         raise
     except Exception as error:
+        ranks = [len(getattr(value, "shape", ())) for value in given.values()]
+        # Keras and Flax expect the channels last.
+        images = "; images of deep5's data sets are (N, channels, height, width)" if 4 in ranks else ""
         raise UsageError(
             f"{what} {_failure(given, error)}; remedy: look at the order, the shapes and the element types of what it "
-            "is called with"
+            f"is called with{images}"
         ) from error
 
 

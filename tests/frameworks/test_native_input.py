@@ -180,6 +180,8 @@ def test_losses_that_do_not_run(made: Maker) -> None:
         made(loss=lambda one: one)
     with pytest.raises(UsageError, match=r"the (module Linear|model 'dense') does not run on input float32\[2, 5\] \("):
         made(inputs={**INPUTS, "input": TensorSpec(shape=("N", 5))})
+    with pytest.raises(UsageError, match=r"; images of deep5's data sets are \(N, channels, height, width\)$"):
+        made(inputs={**INPUTS, "input": TensorSpec(shape=("N", 1, 5, 5))})
 
 
 def test_a_loss_that_takes_the_label_where_the_output_comes() -> None:
