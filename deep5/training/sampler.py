@@ -40,10 +40,11 @@ class Sampler(ABC):
         seed: int = 0,
         transforms: Sequence[Callable[..., Any]] = (),
     ) -> None:
-        if not isinstance(dataset, Dataset):
-            stream = "; remedy: the sampler 'stream'" if isinstance(dataset, StreamDataset) else ""
+        given: object = dataset
+        if not isinstance(given, Dataset):
+            stream = "; remedy: the sampler 'stream'" if isinstance(given, StreamDataset) else ""
             raise UsageError(
-                f"got a {type(dataset).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
+                f"got a {type(given).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
                 f"what a data set's function returns{stream}"
             )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed

@@ -292,11 +292,11 @@ def _value(what: str, row: int, column: str, value: Any, decoder: Decoder | None
         )
     kind = np.int64 if array.dtype.kind in "iu" else np.float32
     with np.errstate(over="ignore"):
-        fitting = array.astype(kind)
+        fitting: Any = array.astype(kind)
     lost = (fitting < 0) & (array > 0) if kind is np.int64 else np.isinf(fitting) & np.isfinite(array)
     if lost.any():
         raise UsageError(f"{name}: got {array[lost][0]}; allowed: values that {np.dtype(kind)} holds")
-    return fitting
+    return np.asarray(fitting)
 
 
 def _joined(what: str, row: int, group: Sequence[str], arrays: Sequence[np.ndarray]) -> np.ndarray:
