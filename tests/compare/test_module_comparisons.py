@@ -250,8 +250,8 @@ def test_a_module_is_proved_equal_to_its_export(name: str, kind: str, nets: Path
         ("model", "tensorflow"),
         ("norms", "tensorflow"),
         ("Own", "tensorflow"),
-        ("Own", "tensorflow:exported"),
-        ("branches", "tensorflow"),
+        pytest.param("Own", "tensorflow:exported", marks=pytest.mark.slow),
+        pytest.param("branches", "tensorflow", marks=pytest.mark.slow),
         *(
             pytest.param(model, name, marks=pytest.mark.slow)
             for model in ("model", "norms", "branches")
@@ -280,7 +280,12 @@ def test_a_timed_model_with_dropout_trains_as_its_export_when_it_gets_the_masks(
     from deep5.compare.witness import not_trained
     from deep5.training.trainer import Trainer
 
-    settings = {"dataset_kwargs.shape": (4,), "dataset_kwargs.classes": 3, "framework": name}
+    settings = {
+        "dataset_kwargs.shape": (4,),
+        "dataset_kwargs.classes": 3,
+        "dataset_kwargs.train": 64,
+        "framework": name,
+    }
     made = load_recipe(model).with_settings(settings)
     parts = training.assembled(made)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
@@ -300,7 +305,7 @@ def test_a_timed_model_with_dropout_trains_as_its_export_when_it_gets_the_masks(
         ("Images", "jax"),
         ("Images", "pytorch"),
         ("Dropping", "jax"),
-        ("Trained", "jax"),
+        pytest.param("Trained", "jax", marks=pytest.mark.slow),
         pytest.param("Dropping", "jax:exported", marks=pytest.mark.slow),
         pytest.param("Trained", "onnxruntime", marks=pytest.mark.slow),
         pytest.param("Net", "pytorch", marks=pytest.mark.slow),
