@@ -27,7 +27,7 @@ from deep5.audit.folders import audit
 from deep5.compare.driver import run_comparison
 from deep5.compare.options import parse_variation
 from deep5.compare.plan import make_plan
-from deep5.compare.record import ComparisonRecord
+from deep5.compare.record import _ORDERS, ComparisonRecord
 from deep5.core.errors import MissingDependency, RecipeError, RunFailed, UsageError
 from deep5.core.plugins import load
 from deep5.measuring.calibration import Calibration
@@ -758,7 +758,12 @@ def _interrupted(folder: Path, changes: Mapping[str, Any]) -> None:
 def _cut(folder: Path, processes: int) -> Path:
     """Leave what a comparison leaves that is killed after this many processes."""
     document = json.loads((folder / "comparison.json").read_text())
-    _interrupted(folder, {"processes": document["processes"][:processes], "results": [], "verdicts": []})
+    left, rows = document["processes"][:processes], []
+    for row in document["candidates"]:
+        memory = [own["memory_bytes"] for own in left if (own["candidate"], own["job"]) == (row["label"], "time")]
+        untimed = dict.fromkeys(("observed", "peaks", "provenance")) | {"status": "proved"}
+        rows.append({**row, **({} if memory else untimed), "memory_bytes": max(memory, default=None)})
+    _interrupted(folder, {"candidates": rows, "processes": left, "results": [], "verdicts": []})
     return folder
 
 
@@ -838,7 +843,7 @@ def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
 
     monkeypatch.setattr(ComparisonRecord, "write", noted)
     run_comparison("digits_lenet", resume=folder, time_limit_s=600.0)
-    assert written == [(7, 0, 0), (8, 0, 0), (9, 2, 1), (9, 2, 1)]
+    assert written == [(7, 0, 0), (8, 0, 0), (9, 2, 1), (10, 2, 1), (11, 2, 1), (11, 2, 1)]
 
 
 def test_a_comparison_goes_on_where_its_noise_floor_holds(quick: Any, tmp_path: Path) -> None:
@@ -882,7 +887,7 @@ def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path
             factor = 1.001 ** (number % 2) if label == labels[1] else 1.0  # no candidate is faster
             place = {"candidate": label, "round": number, "process": len(processes) - 1}
             made += [sample._replace(**place, seconds=sample.seconds * factor) for sample in steady]
-    measurement = {**document["measurement"], "most_processes": 16}
+    measurement = {**document["measurement"], "most_processes": 16, "order": _ORDERS[CURRENT.version]}
     (folder / "samples.csv").write_text(round_samples_text(made))
     _interrupted(folder, {"mode": "rigorous", "processes": processes, "measurement": measurement})
     found = run_comparison("digits_lenet", resume=folder)
