@@ -76,11 +76,16 @@ class Experiment:
             document=document,
             first_rule=recipe.by_first_rule(),
             defaults=defaults_of(recipe.kind),
-            source=recipe.stored_source,
+            source=_source_of(recipe),
             source_hash=recipe.source_hash(),
             in_place=None if recipe.in_place is None else recipe.in_place.text,
             origin=partial(origin_of, recipe),
         )
+
+
+def _source_of(recipe: Recipe) -> Callable[[], bytes | None]:
+    content = recipe.source
+    return (lambda: content) if recipe.in_place is None else recipe.in_place.read
 
 
 def recipe_parts(recipe: Recipe) -> dict[str, Part]:

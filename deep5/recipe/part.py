@@ -25,7 +25,7 @@ from deep5.core.errors import (
 from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.file import named_in_file
-from deep5.recipe.keys import TRAINING, Key
+from deep5.recipe.keys import Key, kind_of
 from deep5.recipe.meant import names_of, other_optimizers, unknown_argument
 from deep5.recipe.own_modules import importable
 
@@ -181,7 +181,7 @@ class Part:
 
     def _other_optimizer(self, wrong: str, *, near: bool) -> str:
         """The tail of a message on an argument that this optimizer lacks."""
-        if wrong in TRAINING.keys:
+        if wrong in kind_of({self.key: self.value}).keys:
             return f"; remedy: the key {wrong!r} of the recipe, which is for every optimizer (--set {wrong}=…)"
         as_setting = not self.where_kwargs
         return other_optimizers(wrong, self.kwargs[wrong], self.value, as_setting=as_setting, near=near)

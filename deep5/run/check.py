@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from deep5.core.errors import RecipeError, UsageError
 from deep5.recipe.experiment import Experiment, recipe_parts
-from deep5.recipe.keys import TRAINING
 from deep5.recipe.recipe import FULL, Recipe
-from deep5.run.check_training import check_arguments
 from deep5.run.choice import workload_of
 
 __all__ = ["check_recipe"]
@@ -29,14 +27,15 @@ def check_recipe(recipe: Recipe) -> list[str]:
         RecipeError: A component cannot be found, does not accept its arguments, or breaks its contract; or FIXED holds
             a value that cannot be hashed.
     """
-    notes = workload_of(Experiment.of(recipe)).check()
-    if recipe.kind is not TRAINING or recipe.size != FULL or recipe.settings:
+    workload = workload_of(Experiment.of(recipe))
+    notes = workload.check()
+    if recipe.size != FULL or recipe.settings:
         return notes
     for size in recipe.sizes:
-        check_arguments(recipe_parts(recipe.at_size(size)))
+        workload.check_arguments(recipe_parts(recipe.at_size(size)))
     for name, own in (recipe.study or {}).items():
         try:
-            check_arguments(recipe_parts(recipe.with_settings(own)))
+            workload.check_arguments(recipe_parts(recipe.with_settings(own)))
         except UsageError as error:
             raise RecipeError(f"{recipe.lines.at('STUDY', name)}the candidate {name!r}: {error}") from error
     return notes

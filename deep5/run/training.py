@@ -12,6 +12,7 @@ from deep5.run.workload import Options, Workload
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
+    from deep5.recipe.part import Parts
     from deep5.results.result import Result
 
 __all__ = ["Training"]
@@ -28,6 +29,12 @@ class Training(Workload):
         from deep5.run.check_training import check_training
 
         return [*self._ranks_note(), *check_training(self.experiment)]
+
+    def check_arguments(self, parts: Parts) -> None:
+        """Check the components that load no framework."""
+        from deep5.run.check_training import check_arguments
+
+        check_arguments(parts)
 
     def check_shares(self) -> None:
         """Ranks share every batch."""

@@ -14,6 +14,7 @@ from deep5.recipe.experiment import Experiment
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
+    from deep5.recipe.part import Parts
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
@@ -64,6 +65,17 @@ class Workload(ABC):
 
         Raises:
             RecipeError: A component cannot be found, does not accept its arguments, or breaks its contract.
+        """
+
+    def check_arguments(self, parts: Parts) -> None:  # noqa: B027  # only trainings have several variants
+        """Check that the components of another size or candidate of the recipe accept their arguments.
+
+        Args:
+            parts: By key, its parts.
+
+        Raises:
+            RecipeError: One does not, or cannot be found.
+            MissingDependency: A package that one needs is not installed.
         """
 
     @abstractmethod
