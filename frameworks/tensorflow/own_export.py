@@ -16,6 +16,7 @@ from deep5.core.own_model import Exported
 from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.keras_layers import MARK, KerasCalls
 from deep5.networks.onnx.converted import with_initial_values
+from deep5.networks.onnx.copied_batch import with_copied_batch
 from deep5.networks.onnx.marked_layers import DOMAIN, in_order, with_marked_layers
 
 __all__ = ["exported"]
@@ -71,6 +72,7 @@ def exported(model: Any, name: str, inputs: Mapping[str, TensorSpec]) -> Exporte
         )
     values = {each: variable.value.numpy() for each, variable in names.items()}
     proto = with_initial_values(with_marked_layers(proto, layers), name, list(inputs), values, ["logits"])
+    proto = with_copied_batch(proto)
     stored = {value.name for value in proto.graph.initializer}
     if read := [each for each, variable in names.items() if id(variable) in changed and each in stored]:
         raise Unsupported(f"{name} reads {read[0]}, which its training changes; {_REMEDY}")

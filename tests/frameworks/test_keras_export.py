@@ -106,6 +106,14 @@ def test_dropout_keeps_its_order_its_ratio_and_its_shape() -> None:
     assert found == [(0.3, ("N", 1, 1, 4)), (0.2, ("N", 2, 1, 4)), (0.5, ("N", 2, 3, 4))]
 
 
+def test_a_mask_behind_a_reshape_has_the_batch_s_extent() -> None:
+    """Keras's `Flatten`, and a `Permute` of one channel, are exported with a computed size, -1."""
+    flat = layers.Permute((2, 3, 1)), layers.SpatialDropout2D(0.3), layers.Flatten(), layers.Dropout(0.5)
+    graph = network(model(*flat, layers.Reshape((2, 6)), layers.Dropout(0.2), shape=(1, 3, 4)), (1, 3, 4))
+    found = [(round(mask.ratio, 6), mask.shape) for mask in training_form(graph).masks]
+    assert found == [(0.3, ("N", 1, 1, 1)), (0.5, ("N", 12)), (0.2, ("N", 2, 6))]
+
+
 def test_the_masks_of_an_export_are_those_that_the_model_drops_by() -> None:
     made = model(layers.Dropout(0.4), layers.Dense(6), layers.Activation("tanh"), layers.Dropout(0.2))
     graph = network(made)
