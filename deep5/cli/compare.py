@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from deep5.cli.recipe_options import whole_number
+from deep5.cli.recipe_options import shared_settings_option, whole_number
 from deep5.core.errors import Errors, UsageError
 from deep5.core.progress import Reporter
 
@@ -27,13 +27,7 @@ def compare_command(errors: Errors) -> click.Command:
     @click.argument("recipe")
     @click.option("--frameworks", metavar="NAMES", help="Frameworks, comma-separated; a colon precedes a mode.")
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
-    @click.option(
-        "--set",
-        "settings",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Set a mutable part of all candidates; repeatable.",
-    )
+    @shared_settings_option
     @click.option("--quick", is_flag=True, help="Two processes per candidate (default).")
     @click.option("--rigorous", is_flag=True, help="Ten to thirty processes per candidate.")
     @click.option(

@@ -12,7 +12,7 @@ from deep5.core.errors import UsageError
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
 
-__all__ = ["configured", "debug_option", "recipe_options", "whole_number"]
+__all__ = ["configured", "debug_option", "recipe_options", "shared_settings_option", "whole_number"]
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -50,6 +50,12 @@ def recipe_options(command: Callable[..., Any], *, required: bool = True) -> Cal
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def shared_settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --set of commands on several candidates."""
+    about = "Set a mutable part of all candidates; repeatable."
+    return click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help=about)(command)
 
 
 def debug_option(command: Callable[..., Any]) -> Callable[..., Any]:

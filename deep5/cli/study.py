@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from deep5.cli.recipe_options import shared_settings_option
 from deep5.core.errors import Errors, RunFailed, UsageError
 from deep5.core.progress import Reporter
 from deep5.recipe.recipe import FULL
@@ -60,13 +61,7 @@ def study_command(errors: Errors) -> click.Command:
     @click.command("study")
     @click.argument("recipe")
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
-    @click.option(
-        "--set",
-        "settings",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Set a mutable part of all candidates; repeatable.",
-    )
+    @shared_settings_option
     @click.option(
         "--target", metavar="M=X", help="accuracy=97 or loss=0.3; default: the target in the recipe's metrics."
     )

@@ -113,7 +113,7 @@ def metric_row(
     goal: Goal | None,
     *,
     value: float | None = None,
-    judged: bool = True,
+    evaluated: bool = True,
     interval: Interval | tuple[float, float] | None = None,
     samples: int = 0,
     scope: str | None = None,
@@ -125,7 +125,7 @@ def metric_row(
         metric: Provides name, unit, direction and parameters.
         goal: The bound, or None: reported, without a goal.
         value: In the metric's unit; None if the run did not yield one, which fails any goal.
-        judged: False while the run has not finished.
+        evaluated: False while the run has not finished.
         interval: Interval of the value; a plain pair of ends has no confidence.
         samples: Number of raw values.
         scope: What the clock covers, for a metric that reads one.
@@ -143,7 +143,7 @@ def metric_row(
         "direction": metric.direction,
         "goal": None if goal is None else {"relation": goal.relation, "bound": goal.bound},
         "value": value,
-        "passed": goal.met(value) if goal is not None and judged else None,
+        "passed": goal.met(value) if goal is not None and evaluated else None,
         "interval": ends,
         "samples": samples,
         "scope": scope,

@@ -43,7 +43,7 @@ class Operators(Timed):
 
     def time(self, options: Options, communicator: Communicator | None) -> Result | None:
         """Time every problem; the caller prints the verdict."""
-        return time_operators(self.experiment, options.out, quiet=options.quiet, judged=True)
+        return time_operators(self.experiment, options.out, quiet=options.quiet, reported=True)
 
     def frameworks(self) -> Sequence[str]:
         """The frameworks that the recipe names."""
@@ -51,14 +51,14 @@ class Operators(Timed):
         return list(names.split(",") if isinstance(names, str) else names)
 
 
-def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = False, judged: bool = False) -> Result:
+def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = False, reported: bool = False) -> Result:
     """Run a level-0 recipe into a new result folder.
 
     Args:
         experiment: The experiment to run.
         out: Parent of the result folder.
         quiet: Print nothing.
-        judged: The caller prints the verdict and the run's warnings, so that they are not printed here too.
+        reported: The caller prints the verdict and the run's warnings, so that they are not printed here too.
 
     Raises:
         UsageError: The recipe names something that does not exist; nothing is left on disk.
@@ -107,7 +107,7 @@ def time_operators(experiment: Experiment, out: str | Path, *, quiet: bool = Fal
         from deep5.bench.report import operator_table
         from deep5.core.terminal import printed
 
-        shown = {**operators_document(times), **({"warnings": []} if judged else {})}
+        shown = {**operators_document(times), **({"warnings": []} if reported else {})}
         print(printed(partial(operator_table, shown)))  # noqa: T201 - the output of the recipe
     return result
 

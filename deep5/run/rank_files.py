@@ -86,7 +86,7 @@ class Together:
         communicator = self.communicator
         rows: list[SampleRow] = []
         labels = metric_labels(
-            [metric_row(metric, None, judged=False, scope="") for metric, _ in run.experiment.metrics]
+            [metric_row(metric, None, evaluated=False, scope="") for metric, _ in run.experiment.metrics]
         )
         for label, (metric, _), observer in zip(labels, run.experiment.metrics, run.observers, strict=True):
             observer.combine(communicator)

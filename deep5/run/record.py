@@ -91,7 +91,7 @@ class RunRecord:
             system=environment.system,
             software=environment.software,
             provenance=provenance,
-            metrics=self._rows(judged=False, valued=False),
+            metrics=self._rows(evaluated=False, valued=False),
             started=self._session.begun,
             **known,
         )
@@ -126,7 +126,7 @@ class RunRecord:
         warnings = self.document["warnings"]
         warnings += [sentence for sentence in sentences if sentence not in warnings]
 
-    def _rows(self, *, judged: bool, valued: bool) -> list[dict[str, Any]]:
+    def _rows(self, *, evaluated: bool, valued: bool) -> list[dict[str, Any]]:
         from deep5.results.schema import metric_row
 
         rows = []
@@ -134,7 +134,7 @@ class RunRecord:
             seen: dict[str, Any] = {}
             if valued:
                 seen = _seen(metric, observer)
-            rows.append(metric_row(metric, goal, judged=judged, scope=_scope(metric), **seen))
+            rows.append(metric_row(metric, goal, evaluated=evaluated, scope=_scope(metric), **seen))
         return rows
 
     @contextmanager
@@ -284,7 +284,7 @@ class RunRecord:
             self.document["reasons"].append(str(error))
 
     def _note_values(self) -> None:
-        self.document["metrics"] = self._rows(judged=False, valued=True)
+        self.document["metrics"] = self._rows(evaluated=False, valued=True)
 
     def finish(self, stopped: str | None = None) -> Result:
         """Evaluate the goals, write the result, and read it back.
@@ -294,12 +294,12 @@ class RunRecord:
         """
         from deep5.results.result import load
 
-        rows = self._rows(judged=True, valued=True)
+        rows = self._rows(evaluated=True, valued=True)
         self.save_samples()
         self._write_files()
         self._close()
         failed = [row["name"] for row in rows if row["passed"] is False]
-        judged = any(row["passed"] is not None for row in rows)
+        evaluated = any(row["passed"] is not None for row in rows)
         reasons = [f"{name} did not meet its goal" for name in failed]
         if stopped is not None:
             reasons.append(f"stopped: {stopped}")
@@ -307,7 +307,7 @@ class RunRecord:
             **self.document,
             "status": "success",
             "reasons": reasons,
-            "accepted": not failed if judged else None,
+            "accepted": not failed if evaluated else None,
             "metrics": rows,
         }
         self.folder.write_result(document)

@@ -217,7 +217,7 @@ def test_a_document_that_lacks_a_field_is_caught(field: str) -> None:
         ({"finished": None}, "finished is of type NoneType.*has an end"),
         ({"status": "failed", "reasons": ["killed"]}, "status is 'failed'.*[Oo]nly a success"),
         ({"metrics": [metric_row(Accuracy(), AT_LEAST_97, value=96.0)]}, r"metrics\[0\].passed is False"),
-        ({"metrics": [metric_row(Accuracy(), AT_LEAST_97, judged=False)]}, r"metrics\[0\].passed is None"),
+        ({"metrics": [metric_row(Accuracy(), AT_LEAST_97, evaluated=False)]}, r"metrics\[0\].passed is None"),
         (
             {"metrics": [metric_row(Accuracy(), None) | {"passed": True}]},
             r"metrics\[0\].passed .*without a goal has no verdict",
@@ -244,7 +244,7 @@ def test_passed_follows_from_goal_and_value() -> None:
     assert metric_row(Accuracy("valid"), AT_LEAST_97, value=97.0)["passed"] is True
     assert metric_row(Accuracy(), AT_LEAST_97, value=96.9)["passed"] is False
     assert metric_row(Accuracy(), AT_LEAST_97)["passed"] is False, "no value meets no goal"
-    assert metric_row(Accuracy(), AT_LEAST_97, value=98.0, judged=False)["passed"] is None
+    assert metric_row(Accuracy(), AT_LEAST_97, value=98.0, evaluated=False)["passed"] is None
     assert metric_row(Accuracy(), None, value=98.0)["passed"] is None
     assert metric_row(Accuracy("valid"), None)["parameters"] == {"split": "valid"}
 
@@ -704,7 +704,7 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
         metric_row(Accuracy(), AT_LEAST_97, value=97.5, interval=Interval(low=97.0, high=98.0, confidence=0.95)),
         metric_row(Time(), AT_MOST_60, value=math.inf),
         metric_row(Time(), None, value=1.25, interval=(1.0, 1.5)),
-        metric_row(Time(), AT_MOST_60, judged=False),
+        metric_row(Time(), AT_MOST_60, evaluated=False),
     ]
     document = full(
         run_id=folder.run_id, metrics=rows, accepted=False, reasons=["time [to] accuracy"], warnings=["drift"]

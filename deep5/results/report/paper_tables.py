@@ -218,13 +218,13 @@ def _mean(values: Sequence[float], label: str) -> TeX:
 
 def _to_target(study: ShownStudy) -> _Table:
     try:
-        judged = load_study_folder(study.folder)
+        stored = load_study_folder(study.folder)
     except UsageError:  # an unfinished study, or one without a target, has no such table
         return None
-    heads, found = rows_to_target(judged)
+    heads, found = rows_to_target(stored)
     rows = [[name, *(number(numbers.number(value)) for value in medians), by] for name, medians, by in found]
     columns = [("l", heads[0]), *(("r", head) for head in heads[1:])]
-    about = _about(study, f"until a {judged.target}, median over the seeds")
+    about = _about(study, f"until a {stored.target}, median over the seeds")
     return _written("target", about, columns, rows, _standing(study, study.runs))
 
 

@@ -81,9 +81,7 @@ def _matches(text: str) -> list[Path]:
     first, last = int(found[1]), int(found[2])
     if last - first >= _MOST_FILES:
         raise UsageError(f"the pattern {text!r:.80} names {last - first + 1} files; allowed: at most {_MOST_FILES}")
-    return [
-        path
-        for number in range(first, last + 1)
-        for path in _matches(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")
-        or [Path(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")]
-    ]
+    names = (
+        f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}" for number in range(first, last + 1)
+    )
+    return [path for name in names for path in _matches(name) or [Path(name)]]
