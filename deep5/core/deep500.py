@@ -1,4 +1,4 @@
-"""Names of Deep500 (Ben-Nun et al., IPDPS 2019), each with what replaces it in deep5: `docs/porting.md` has the table.
+"""Names of Deep500 (Ben-Nun et al., IPDPS 2019), each with what replaces it in deep5: `docs/how_to/porting.md` has the table.
 
 A name that deep5 does not have is answered with the new one, wherever it is looked up: in `deep5`, in a framework's
 package, on a network, a communicator or a scheme, or as a module.
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 __all__ = ["ARGUMENTS", "NAMES", "PAGE", "missing_attribute", "replaced", "replaced_module", "stated_form"]
 
-PAGE = "docs/porting.md"
+PAGE = "docs/how_to/porting.md"
 """The guide with the table of names."""
 
 _OPERATOR = "d5.Operator, with specs(x), forward(x) and backward(output_grads, inputs, outputs, needs)"
@@ -27,7 +27,7 @@ _RANKS = "deep5 run RECIPE --ranks N"
 _NETWORK_CHECK = "d5.check_executor(framework)"
 _SAMPLING = "the metric d5.SamplingBias()"
 _SPEC = "d5.TensorSpec(shape=…, dtype=…)"
-_BACK_END = "d5.Framework: docs/extending.md describes your own back-end"
+_BACK_END = "d5.Framework: docs/how_to/extending.md describes your own back-end"
 _MODEL = "d5.networks, such as d5.networks.lenet()"
 _SYNCHRONOUS = "d5.ParameterServer"
 _LOGGED = "d5.CSVLogger(path), and samples.csv of each result folder"
@@ -77,7 +77,7 @@ NAMES: Mapping[str, str] = {
     "OnnxModel": "d5.Network",
     "OnnxBaseVisitor": _BACK_END,
     "EmptyOnnxBaseVisitor": _BACK_END,
-    "OnnxTestParser": "docs/conformance.md, which counts ONNX's node tests",
+    "OnnxTestParser": "docs/results/conformance.md, which counts ONNX's node tests",
     "ExecutorEvent": _EVENT,
     "create_model": _MODEL,
     "export_network": "d5.Network.save(path), after " + _MODEL,
@@ -172,7 +172,7 @@ def replaced(name: str) -> str:
     """The tail of a message that names what replaces a name of Deep500, or ''.
 
     >>> replaced("CommunicationNetwork"), replaced("Trainer")
-    ("; for Deep500's CommunicationNetwork, deep5 has d5.Communicator (docs/porting.md)", '')
+    ("; for Deep500's CommunicationNetwork, deep5 has d5.Communicator (docs/how_to/porting.md)", '')
     """
     new = NAMES.get(name)
     return "" if new is None else f"; for Deep500's {name}, deep5 has {new} ({PAGE})"

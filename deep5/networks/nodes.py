@@ -91,7 +91,7 @@ def supported(
     if own and node.op_type not in operators:
         return Support(
             False,
-            f"the {back_end} back-end has no such operator; allowed: those in docs/onnx_operators.md; remedy: "
+            f"the {back_end} back-end has no such operator; allowed: those in docs/reference/onnx_operators.md; remedy: "
             f"{elsewhere(node)}",
         )
     for value in (*node.inputs, *node.outputs):

@@ -69,7 +69,7 @@ def supports(node: ir.Node) -> Support:
         own = elsewhere(node) if node.domain == CONTRIBUTED else own
         return Support(
             False,
-            f"the reference has no kernel for {kind}; allowed: those in docs/onnx_operators.md; remedy: "
+            f"the reference has no kernel for {kind}; allowed: those in docs/reference/onnx_operators.md; remedy: "
             f"{own if node.domain else 'another back-end'}",
         )
     reason = None if operator.refusal is None else operator.refusal(node)

@@ -101,7 +101,7 @@ def test_doctored_results_are_caught(
 
 
 def test_the_docs_list_every_cheat() -> None:
-    docs = Path(__file__).parents[2] / "docs" / "red_team.md"
+    docs = Path(__file__).parents[2] / "docs" / "results" / "red_team.md"
     assert docs.read_text(encoding="utf-8") == page()
 
 

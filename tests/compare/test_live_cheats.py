@@ -1,4 +1,4 @@
-"""Frameworks that cheat while they are timed, through the real command; docs/red_team.md lists them."""
+"""Frameworks that cheat while they are timed, through the real command; docs/results/red_team.md lists them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class MuteHalf(Half):
 
 
 class EveryFew(d5.DistributedOptimizer):
-    """The example of docs/distributed.md."""
+    """The example of docs/how_to/distributed.md."""
 
     def __init__(self, every: int = 8) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Forgets(d5.DistributedOptimizer):
 
 
 class Half(d5.Compression):
-    """The example of docs/distributed.md."""
+    """The example of docs/how_to/distributed.md."""
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
         return 2 * count

@@ -319,7 +319,7 @@ def test_initial_weights_of_the_transformer() -> None:
     assert (network.initial("block0.attention.qkv.bias") == 0).all()
 
 
-# Networks with a published number of parameters, with its source: docs/networks.md has the same table.
+# Networks with a published number of parameters, with its source: docs/how_to/networks.md has the same table.
 PUBLISHED: dict[str, tuple[Callable[[], Network], int]] = {
     "alexnet": (alexnet, 61_100_840),
     "densenet121": (densenet121, 7_978_856),

@@ -126,7 +126,7 @@ def test_an_operator_without_its_methods_is_refused() -> None:
 
 
 def test_the_tutorials_operator_is_ten_lines_and_right() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "operators.md").read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
     tree = ast.parse(code)
     (operator,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]

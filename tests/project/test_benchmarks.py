@@ -269,7 +269,7 @@ def test_a_table_of_deepbench_is_written_from_the_times_of_its_sizes() -> None:
 
 
 def test_the_other_tables_of_the_page_can_be_written() -> None:
-    page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "overhead.md").read_text(encoding="utf-8")
     names = other_tables.table_names(page)
     assert names == ["deepbench_gemm", "deepbench_conv", "deepbench_rnn"]
     frameworks = ("pytorch", "tensorflow", "jax", "onnxruntime", "openvino", "reference")
@@ -294,7 +294,7 @@ def test_the_other_tables_of_the_page_can_be_written() -> None:
 
 def test_every_table_of_the_page_can_be_written() -> None:
     """The recipes of its tables exist, and each of their columns except the first ones and the goal is known."""
-    page = (ROOT / "docs" / "overhead.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "overhead.md").read_text(encoding="utf-8")
     names = overhead_tables.rows(page)
     assert len(names) > 100
     begins = sum(

@@ -1,4 +1,4 @@
-"""Names of Deep500 are understood, or answered with the new name; docs/porting.md maps each."""
+"""Names of Deep500 are understood, or answered with the new name; docs/how_to/porting.md maps each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command import Command
 from deep5.core.deep500 import NAMES, replaced
 from deep5.core.errors import OperatorError, RuleError
 
-PAGE = Path(__file__).parents[2] / "docs" / "porting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "porting.md"
 
 # The tutorial's recipe, with the import of the package renamed.
 TUTORIAL = """\
@@ -101,7 +101,7 @@ def test_the_tutorial_s_recipe(deep5: Command, tmp_path: Path) -> None:
 
     assert answer.status == 2
     assert (
-        "did you mean 'model_kwargs'? Deep500's 'model_kwarg' is 'model_kwargs' in deep5 (docs/porting.md)"
+        "did you mean 'model_kwargs'? Deep500's 'model_kwarg' is 'model_kwargs' in deep5 (docs/how_to/porting.md)"
         in answer.err
     )
 

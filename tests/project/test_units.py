@@ -27,9 +27,9 @@ SPELLINGS = {
 # Sizes that deep5 reads, and a title as published.
 EXCEPTIONS = {
     ("deep5/cli/compare.py", "800MB"),
-    ("docs/results.md", "`800MB`"),
+    ("docs/how_to/results.md", "`800MB`"),
     ("deep5/core/units.py", '("kB", "MB", "GB", "TB")'),  # units that a goal may have
-    ("docs/recording.md", "kB, MB, GB, TB"),
+    ("docs/how_to/recording.md", "kB, MB, GB, TB"),
     ("deep5/networks/zoo/compact.py", "0.5 MB model size"),
 }
 

@@ -30,7 +30,7 @@ from quick_peaks import quick_peaks as peaks_of_numpy
 
 RECIPES = ("deepbench_conv", "deepbench_gemm", "deepbench_rnn")
 FRAMEWORKS = MUTABLE["frameworks"]
-DOCS = Path(__file__).parents[2] / "docs" / "operators.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how_to" / "operators.md"
 
 
 @pytest.fixture

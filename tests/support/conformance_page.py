@@ -1,4 +1,4 @@
-"""Write the page from the lists of failing cases: `python tests/support/conformance_page.py docs/conformance.md`."""
+"""Write the page from the lists of failing cases: `python tests/support/conformance_page.py docs/results/conformance.md`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def page() -> str:
         "```sh",
         "python tests/support/conformance.py pytorch -k resize         # cases by name",
         "python tests/support/conformance.py pytorch --write           # all suites, and a new list",
-        "python tests/support/conformance_page.py docs/conformance.md  # this page",
+        "python tests/support/conformance_page.py docs/results/conformance.md  # this page",
         "```",
         "",
         "## Compared with other importers",

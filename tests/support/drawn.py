@@ -3,7 +3,7 @@
 Each case is a file of one node, which its name determines: operator, opset, number. Plain ONNX Runtime and ONNX's
 reference run the original file at its own opset; where they disagree, a rule of drawn_rules.py says why, and a third
 implementation decides. deep5 imports the file and runs it on each back-end. Results, one line for each operator and
-opset, go to a folder; drawn_page.py writes docs/validation.md from it.
+opset, go to a folder; drawn_page.py writes docs/results/validation.md from it.
 
 A run resumes where it ended: what is in the folder is not repeated, unless something was open or wrong, or the files
 that draw the cases have changed since. A case that ends the process of an implementation has failed, and the run

@@ -1,4 +1,4 @@
-"""Write docs/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/validation.md`.
+"""Write docs/results/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/results/validation.md`.
 
 The results are of one revision of the files that draw and compare; others are refused.
 """
@@ -39,7 +39,7 @@ processes: each claims one operator and opset after the other. Parts of it:
 python tests/support/drawn.py --all --jobs 8 --out results/validation   # the cases of every back-end
 python tests/support/drawn.py --operator Resize --opset 19 --backends reference,pytorch
 python tests/support/drawn.py --case Resize-19-5 --backends reference   # one case, printed
-python tests/support/drawn_page.py results/validation docs/validation.md
+python tests/support/drawn_page.py results/validation docs/results/validation.md
 ```
 """
 

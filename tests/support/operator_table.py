@@ -1,4 +1,4 @@
-"""How each operator of ONNX runs and is differentiated: the table in docs/onnx_operators.md, written by this script.
+"""How each operator of ONNX runs and is differentiated: the table in docs/reference/onnx_operators.md, written by this script.
 
 Run `python tests/support/operator_table.py` after an operator or a rule was added; a test fails until then.
 """
@@ -31,7 +31,7 @@ from nested_operators import NESTED
 
 __all__ = ["PAGE", "differentiated", "operators", "page"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "onnx_operators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "onnx_operators.md"
 TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
 OVERRIDES = {"pytorch": PYTORCH_OVERRIDES, "tensorflow": TENSORFLOW_OVERRIDES, "jax": JAX_OVERRIDES}
 """By back-end that shares the composites, the operators that it writes itself, and why."""

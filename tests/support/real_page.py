@@ -1,4 +1,4 @@
-"""`docs/real_files.md`: what each back-end does with each real file, from stored results."""
+"""`docs/results/real_files.md`: what each back-end does with each real file, from stored results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["PAGE", "counted", "is_beyond_engine", "page"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "real_files.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "real_files.md"
 
 Results = Mapping[str, Mapping[str, Any]]
 

@@ -230,7 +230,7 @@ def test_what_the_engine_does_not_compile_is_unsupported_with_its_reason() -> No
 
 
 def test_the_engine_of_the_guide_has_at_most_sixty_lines() -> None:
-    guide = (Path(__file__).parents[2] / "docs/backends.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs/how_to/backends.md").read_text(encoding="utf-8")
     start = (Path(__file__).parents[2] / "deep5/cli/starts/framework/my_name.py.txt").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
     (engine,) = [block for block in blocks if "d5.ONNXEngine" in block]

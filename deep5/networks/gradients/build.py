@@ -271,7 +271,7 @@ def _check_rules(path: list[ir.Node]) -> None:
         # No back-end differentiates the operators of an engine.
         other = "train it on pytorch, jax or tensorflow" if own else "train the file before its conversion to them"
         raise Unsupported(
-            f"no gradient rule for {listed}; allowed: operators with one in docs/onnx_operators.md; remedy: "
+            f"no gradient rule for {listed}; allowed: operators with one in docs/reference/onnx_operators.md; remedy: "
             f"{other}, or compute the loss without"
         )
 

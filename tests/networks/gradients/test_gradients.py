@@ -336,7 +336,7 @@ def test_missing_rules_are_listed_by_name() -> None:
     w = build.parameter("w", (3, 3), normal)
     network = build.network({"loss": build.op("Det", build.op("Hardmax", build.op("Hardmax", build.op("Tanh", w))))})
     reason = r"\(Hardmax: its result is constant wherever it is differentiable\)"
-    remedy = "allowed: operators with one in docs/onnx_operators.md; remedy: .*, or compute the loss without$"
+    remedy = "allowed: operators with one in docs/reference/onnx_operators.md; remedy: .*, or compute the loss without$"
     with pytest.raises(Unsupported, match=f"no gradient rule for 'Hardmax_1' {reason}, 'Hardmax_2' {reason}; {remedy}"):
         gradient_network(network)
 

@@ -288,7 +288,7 @@ def test_what_cannot_run_inside_is_named() -> None:
     assert not answer
     assert answer.reason == (
         "foo (NoSuchOperator) inside it: the reference has no kernel for NoSuchOperator; "
-        "allowed: those in docs/onnx_operators.md; remedy: another back-end"
+        "allowed: those in docs/reference/onnx_operators.md; remedy: another back-end"
     )
 
 
