@@ -30,7 +30,7 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
+.PHONY: help run venv browser test test-all docs bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -91,6 +91,9 @@ validate: $(VENV)/.complete ## Compare drawn cases of every operator with what d
 	$(BIN)/python tests/support/drawn.py --all --jobs $(JOBS) --out results/validation
 	$(BIN)/python tests/support/drawn_page.py results/validation docs/results/validation.md
 
+docs: $(VENV)/.complete ## The site of the documentation in site/, which fails at the first warning: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it
 	$(BIN)/python tests/support/mutants.py
 
@@ -124,7 +127,7 @@ sbom: $(VENV)/.complete ## Write sbom.json: the packages of .venv, their license
 		--of JSON -o sbom.json $(BIN)/python
 
 clean: ## Remove what was built; .venv, .staging (its types) and results stay
-	rm -rf .staging/.mypy_cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+	rm -rf .staging/.mypy_cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist site *.egg-info
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The first Python that runs and is neither too old nor newer than the pinned versions know.

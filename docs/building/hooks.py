@@ -1,0 +1,40 @@
+"""The events of MkDocs that build deep5's site; each calls the module that makes the pages."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import api_pages
+import mathematics
+import outside_links
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Links the package in the layout of its imports, where mkdocstrings reads its docstrings."""
+    runpy.run_path(str(ROOT / "setup.py"))["stage"](ROOT)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages and files that are made of the code, of results and of notebooks."""
+    made = {**api_pages.pages(), **outside_links.pages(ROOT)}
+    for path, content in made.items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Leads links to files of the repository to their copies on the site."""
+    return outside_links.redirected(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Sets formulas as MathML, which browsers draw without a script."""
+    return mathematics.with_mathml(html)
