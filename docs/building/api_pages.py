@@ -6,8 +6,9 @@ import inspect
 import logging
 from typing import Any
 
-import deep5
 from mkdocs.exceptions import PluginError
+
+import deep5
 
 log = logging.getLogger("mkdocs.api_pages")
 

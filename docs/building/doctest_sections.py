@@ -33,5 +33,6 @@ class DoctestSections(Extension):
     """Rewrites every docstring that griffe collects."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Called by griffe for each object that it collects."""
         if obj.docstring is not None:
             obj.docstring.value = with_sections(obj.docstring.value)

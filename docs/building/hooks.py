@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
-import api_pages
-import mathematics
-import outside_links
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import api_pages
+import mathematics
+import outside_links
+import pictures
+
 ROOT = Path(__file__).parents[2]
+
+
+# Its modules are imported while pages are built, too, when MkDocs has taken this folder from the path.
+sys.path.append(str(Path(__file__).parent))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -31,8 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Leads links to files of the repository to their copies on the site."""
-    return outside_links.redirected(markdown, page.file.src_uri)
+    """Draws pictures, and leads links to files of the repository to their copies on the site."""
+    return outside_links.redirected(pictures.with_pictures(markdown, page.file.src_uri), page.file.src_uri)
 
 
 def on_page_content(html: str, **_: Any) -> str:
