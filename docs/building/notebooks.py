@@ -1,0 +1,174 @@
+"""Tutorials: scripts that are executed as notebooks, and shown with what they printed and drew.
+
+Each `docs/tutorials/NAME.py` is a notebook in jupytext's percent format. It is executed once for each content: of the
+script, of deep5 and of the versions of the packages. `python docs/building/notebooks.py [NAME ...]` executes it, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from mkdocs.exceptions import PluginError
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.filters.ansi import strip_ansi
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "docs" / "tutorials"
+# Next to what the tests keep.
+KEPT = Path(sys.prefix) / "deep5-tutorials"
+PACKAGES = ("altair", "jax", "keras", "numpy", "onnx", "onnxruntime", "pandas", "tensorflow", "torch")
+CODE = ("deep5", "frameworks", "metrics", "recipes")
+# A tutorial takes two minutes at most on an idle machine.
+CELL_LIMIT_S = 600
+
+
+def names() -> list[str]:
+    """The names of all tutorials, sorted."""
+    return sorted(path.stem for path in SOURCES.glob("*.py"))
+
+
+@functools.cache
+def _code_hash() -> str:
+    """Hash of the sources of deep5."""
+    found = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".py", ".c", ".cpp", ".h", ".json", ".csv"} and "__pycache__" not in path.parts:
+                found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """The version of Python and of each package that tutorials use."""
+    return {
+        "Python": ".".join(map(str, sys.version_info[:3])),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def executed(name: str) -> nbformat.NotebookNode:
+    """The notebook of a tutorial with the outputs of its cells, executed unless this content was executed before.
+
+    Raises:
+        PluginError: A cell fails, or takes longer than ten minutes.
+    """
+    source = (SOURCES / f"{name}.py").read_text(encoding="utf-8")
+    key = hashlib.sha256("\0".join([source, _code_hash(), repr(versions())]).encode()).hexdigest()[:20]
+    kept = KEPT / f"{name}-{key}.ipynb"
+    if not kept.is_file():
+        notebook = _execute(name, source)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for former in KEPT.glob(f"{name}-*.ipynb"):
+            former.unlink(missing_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        nbformat.write(notebook, part)
+        part.replace(kept)
+    return nbformat.read(kept, as_version=4)
+
+
+def _execute(name: str, source: str) -> nbformat.NotebookNode:
+    """Runs the cells in an empty folder."""
+    notebook = jupytext.reads(source, fmt="py:percent")
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="deep5-tutorial-") as folder:
+        client = NotebookClient(
+            notebook, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": folder}}
+        )
+        try:
+            client.execute()
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            raise PluginError(
+                f"the tutorial docs/tutorials/{name}.py fails: {strip_ansi(str(error))}; "
+                f"remedy: correct it and run 'python docs/building/notebooks.py {name}'"
+            ) from error
+    notebook.metadata["deep5"] = {
+        "seconds": round(time.perf_counter() - begin, 1),
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": versions(),
+    }
+    return notebook
+
+
+def markdown(name: str) -> str:
+    """A tutorial as a page, with a link to its notebook."""
+    notebook = executed(name)
+    made = notebook.metadata["deep5"]
+    packages = ", ".join(f"{package} {version}" for package, version in made["versions"].items())
+    title, *cells = notebook.cells
+    parts = [
+        title.source,
+        f"[Download this notebook]({name}.ipynb){{ .md-button download }}",
+        *(part for cell in cells for part in _parts(cell)),
+        f"*Executed on {made['date']} in {made['seconds']:.0f} s on {made['cores']} cores of a shared machine, with "
+        f"{packages}.*",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _parts(cell: Any) -> list[str]:
+    """The Markdown of one cell and of its outputs."""
+    if cell.cell_type != "code":
+        return [cell.source]
+    return [f"```python\n{cell.source}\n```", *(shown for output in cell.outputs if (shown := _shown(output)))]
+
+
+def _shown(output: Any) -> str:
+    """The Markdown of one output of a cell: charts and tables as HTML, everything else as plain text."""
+    if output.output_type == "stream":
+        return _printed(output.text)
+    if output.output_type == "error":
+        return _printed("\n".join(output.traceback))
+    data = output.data
+    if "image/svg+xml" in data:
+        return _html(data["image/svg+xml"], "picture")
+    if "image/png" in data:
+        return _html(f'<img alt="Output of the cell above" src="data:image/png;base64,{data["image/png"]}">', "picture")
+    if "text/html" in data:
+        # pandas adds a style and a class to its tables; the site has its own style.
+        table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
+        return _html(re.sub(r'<table[^>]*class="dataframe"[^>]*>', "<table>", table), "output")
+    if "text/markdown" in data:
+        return str(data["text/markdown"])
+    return _printed(data["text/plain"])
+
+
+def _html(html: str, kind: str) -> str:
+    """A block of HTML; a blank line would end it."""
+    dense = re.sub(r"\n\s*\n", "\n", html.strip())
+    return f'<div class="{kind}">{dense}</div>'
+
+
+def _printed(printed: str) -> str:
+    """Output as a block, without colors and the lines that a progress bar has overwritten."""
+    lines = [line.rsplit("\r", 1)[-1] for line in strip_ansi(printed).rstrip().replace("\r\n", "\n").split("\n")]
+    plain = "\n".join(lines).strip("\n")
+    return f"````{{.text .output}}\n{plain}\n````" if plain else ""
+
+
+def pages() -> dict[str, str]:
+    """Path and content of each tutorial's page and notebook."""
+    made: dict[str, str] = {}
+    for name in names():
+        made[f"tutorials/{name}.md"] = markdown(name)
+        made[f"tutorials/{name}.ipynb"] = nbformat.writes(executed(name))
+    return made
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or names():
+        seconds = executed(chosen).metadata["deep5"]["seconds"]
+        print(f"{chosen}: {seconds} s")  # noqa: T201
