@@ -18,12 +18,8 @@ DOCTEST = re.compile(r"^>>> .*(?:\n(?!\n).*)*(?:\n\n>>> .*(?:\n(?!\n).*)*)*", re
 def with_sections(docstring: str) -> str:
     """Puts each doctest that begins at the margin under the heading `Examples:`, and ends the section of references.
 
-    >>> print(with_sections("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    Examples:
-        >>> 1 + 1
-        2
+    >>> with_sections("Add.\\n\\n>>> 1 + 1\\n2")
+    'Add.\\n\\nExamples:\\n    >>> 1 + 1\\n    2'
     """
     docstring = REFERENCES.sub(lambda found: "**References**\n\n" + re.sub(r"(?m)^ {4}", "", found.group(1)), docstring)
     return DOCTEST.sub(lambda found: "Examples:\n" + re.sub(r"(?m)^(?=.)", "    ", found.group()), docstring)

@@ -12,9 +12,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import api_pages
+import chart_style
 import mathematics
+import notebooks
 import outside_links
 import pictures
+import stored_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,15 +34,23 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages and files that are made of the code, of results and of notebooks."""
-    made = {**api_pages.pages(), **outside_links.pages(ROOT)}
+    made = {
+        **api_pages.pages(),
+        **notebooks.pages(),
+        **outside_links.pages(ROOT),
+        "site_files/figures.css": chart_style.rules(),
+    }
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Draws pictures, and leads links to files of the repository to their copies on the site."""
-    return outside_links.redirected(pictures.with_pictures(markdown, page.file.src_uri), page.file.src_uri)
+    """Draws pictures, shows figures, and leads links to files of the repository to their copies on the site."""
+    place = page.file.src_uri
+    for step in (pictures.with_pictures, stored_results.with_figures, outside_links.redirected):
+        markdown = step(markdown, place)
+    return markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -1,0 +1,213 @@
+"""Results that the site shows: made by one command each, stored with what made them, and drawn by `deep5 report`.
+
+`make figures` runs the commands of `COMMANDS`, or those of `ONLY=name,name`, and writes for each to
+`docs/results/stored/NAME/`: the figures that deep5 draws of the result folder, `values.csv` with the metrics of every
+run, and `record.json` with command, machine, versions, commit and date. Pages show a figure by a line
+`<!-- figure: NAME FIGURE -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "docs" / "results" / "stored"
+PLACE = re.compile(r"^<!-- figure: (\S+) (\S+) -->$", re.MULTILINE)
+COMMANDS = {
+    "optimizers": "deep5 study optimizer_study --target accuracy=95",
+    "schemes": (
+        "deep5 study digits_lenet --ranks 2 --launcher threads --seeds 3 --target accuracy=95 --vary "
+        "scheme=all_reduce,parameter_server,stale_synchronous,asynchronous,local_sgd,gossip,neighbourhood,elastic_averaging"
+    ),
+    "compression": "deep5 study distributed_compression_study --seeds 3 --target accuracy=95",
+    "staleness": "deep5 study distributed_staleness_study --seeds 3 --target accuracy=95",
+    "scaling": "deep5 study distributed_scaling_strong --seeds 3 --target accuracy=95",
+    "collectives": "deep5 run distributed_collectives",
+    "microbatching_alexnet": "deep5 run microbatching_alexnet_onnxruntime",
+    "microbatching_resnet": "deep5 run microbatching_resnet_onnxruntime",
+}
+"""Stored results by name, each with the command that makes it."""
+KEPT_COLUMNS = ("run_id", "recipe", "size", "seeds", "framework", "threads", "ranks", "status", "accepted")
+LIBRARIES = ("numpy", "torch", "tensorflow", "jax", "onnxruntime", "openvino")
+RUN_LIMIT_S = 7200
+
+
+def collect(name: str, command: str, folder: Path) -> None:
+    """Stores the figures, the values and the record of a result.
+
+    Args:
+        name: Name of the stored result.
+        command: The command that made it.
+        folder: The folder of its result folders, which has no others.
+    """
+    import deep5 as d5
+
+    frame = d5.results.load(folder)
+    target = STORED / name
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="deep5-figures-") as drawn:
+        _deep5("report", str(folder), "--format", "svg", "--out", drawn)
+        # What a study or a comparison has drawn itself is more than its report.
+        found = {path.stem: path for path in sorted(Path(drawn).glob("*.svg"))}
+        prefixes = [str(run) for run in frame["run_id"]] + [path.name for path in folder.iterdir()]
+        for stem, path in found.items():
+            shutil.copyfile(path, target / f"{_short(stem, prefixes)}.svg")
+    for path in sorted(folder.glob("*/*.svg")):
+        shutil.copyfile(path, target / path.name)
+    columns = [each for each in frame.columns if each in KEPT_COLUMNS or each.startswith(("metric.", "set."))]
+    frame[columns].dropna(axis="columns", how="all").to_csv(target / "values.csv", index=False)
+    (target / "record.json").write_text(json.dumps(_record(command, folder), indent=1) + "\n", encoding="utf-8")
+
+
+def _short(stem: str, prefixes: list[str]) -> str:
+    """The name of a figure without that of its result folder."""
+    fits = [prefix for prefix in prefixes if stem.startswith(f"{prefix}-")]
+    return stem[len(max(fits, key=len)) + 1 :] if fits else stem
+
+
+def _record(command: str, folder: Path) -> dict[str, Any]:
+    """What made a result: from the documents of its runs."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("**/result.json"))]
+    first, last = min(runs, key=lambda run: str(run["started"])), max(runs, key=lambda run: str(run["finished"]))
+    machine, software = first["system"]["before"], first["software"]
+    shares = [run["resources"]["others_share"] for run in runs if run["resources"].get("others_share") is not None]
+    return {
+        "command": command,
+        "date": str(first["started"])[:10],
+        "seconds": round(_epoch(last["finished"]) - _epoch(first["started"])),
+        "runs": len(runs),
+        "machine": {
+            "processor": machine["cpu"]["model"],
+            "cores": machine["cpu"]["physical_cores"],
+            "memory_bytes": machine["memory_bytes"]["total"],
+            "accelerators": machine["accelerators"],
+        },
+        "others_share": max(shares, default=None),
+        "platform": software["platform"],
+        "commit": software["commit"],
+        "versions": {
+            "deep5": software["deep5"],
+            "Python": software["python"],
+            **{name: software["packages"][name] for name in LIBRARIES if name in software["packages"]},
+        },
+    }
+
+
+def _epoch(moment: str) -> float:
+    return time.mktime(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
+
+
+def _deep5(*words: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "deep5", *words],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT_S,
+        check=False,
+    )
+    # A result that misses its goal is a result.
+    if done.returncode not in {0, 1}:
+        raise SystemExit(f"deep5 {shlex.join(words)} ended with {done.returncode}: {done.stderr[-2000:]}")
+
+
+def make(name: str, command: str, size: str | None = None) -> None:
+    """Runs the command of a stored result and stores it.
+
+    Args:
+        name: Name of the stored result.
+        command: As readers copy it.
+        size: Another size of its recipe, such as "smoke"; None: the size that the command names.
+    """
+    _, *words = shlex.split(command)
+    with tempfile.TemporaryDirectory(prefix="deep5-figures-") as folder:
+        _deep5(*words, *(["--size", size] if size else []), "--out", folder)
+        collect(name, command, Path(folder))
+
+
+def record_of(name: str) -> dict[str, Any]:
+    """The record of a stored result.
+
+    Raises:
+        PluginError: There is none, or it names no command.
+    """
+    path = STORED / name / "record.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not record.get("command"):
+        raise PluginError(
+            f"the figures of {name!r} have no command in {path.relative_to(ROOT)}; remedy: make figures ONLY={name}"
+        )
+    return dict(record)
+
+
+def standing(record: dict[str, Any]) -> str:
+    """One sentence on machine, versions and date of a record."""
+    machine, commit = record["machine"], record["commit"]
+    share = record["others_share"]
+    parts = [
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"{', '.join(map(str, machine['accelerators'])) or 'no accelerator'}",
+        "" if share is None else f"other programs used {100 * share:.0f} % of the processors at most",
+        ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+        f"commit {commit['id'][:8]}" + (" with changes" if commit["dirty"] else "") if commit else "",
+        f"{record['date']}, {record['seconds']:,} s",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def inlined(svg: str, label: str) -> str:
+    """An SVG for a page, with a description; a blank line would end the block of HTML."""
+    dense = re.sub(r"\n\s*\n", "\n", svg[svg.index("<svg") :].strip())
+    return dense.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
+
+
+def with_figures(markdown: str, page: str) -> str:
+    """Shows the stored figures that a page names, each with its command, machine, versions and date.
+
+    Raises:
+        PluginError: A figure does not exist, or has no command.
+    """
+    up = "../" * page.count("/")
+
+    def show(found: re.Match[str]) -> str:
+        name, figure = found.groups()
+        record, path = record_of(name), STORED / name / f"{figure}.svg"
+        if not path.is_file():
+            drawn = ", ".join(sorted(each.stem for each in path.parent.glob("*.svg")))
+            raise PluginError(f"{page} shows the figure {figure!r} of {name!r}; allowed: {drawn}; remedy: one of these")
+        picture = inlined(path.read_text(encoding="utf-8"), f"{figure.replace('_', ' ')} of {record['command']}")
+        where = f"{up}results/stored/{name}"
+        return (
+            f'<div class="picture">{picture}</div>\n\n```sh\n{record["command"]}\n```\n\n'
+            f"{standing(record)} [Values]({where}/values.csv), [picture]({where}/{figure}.svg).\n{{ .standing }}"
+        )
+
+    return PLACE.sub(show, markdown)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="Comma-separated names.")
+    parser.add_argument("--size", help="Another size of the recipes, to try the commands.")
+    options = parser.parse_args()
+    chosen = [name for name in options.only.split(",") if name]
+    if unknown := set(chosen) - set(COMMANDS):
+        raise SystemExit(f"no stored result is named {', '.join(sorted(unknown))}; allowed: {', '.join(COMMANDS)}")
+    for each in chosen or COMMANDS:
+        make(each, COMMANDS[each], options.size)
+        sys.stdout.write(f"{each}: {standing(record_of(each))}\n")
