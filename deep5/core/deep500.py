@@ -1,4 +1,4 @@
-"""Names of Deep500 (Ben-Nun et al., IPDPS 2019), each with what replaces it in deep5: `docs/how_to/porting.md` has the table.
+"""Names of Deep500 (Ben-Nun et al., IPDPS 2019), each with what replaces it: the table of `docs/how_to/porting.md`.
 
 A name that deep5 does not have is answered with the new one, wherever it is looked up: in `deep5`, in a framework's
 package, on a network, a communicator or a scheme, or as a module.

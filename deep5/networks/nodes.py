@@ -91,8 +91,8 @@ def supported(
     if own and node.op_type not in operators:
         return Support(
             False,
-            f"the {back_end} back-end has no such operator; allowed: those in docs/reference/onnx_operators.md; remedy: "
-            f"{elsewhere(node)}",
+            f"the {back_end} back-end has no such operator; allowed: those in docs/reference/onnx_operators.md; "
+            f"remedy: {elsewhere(node)}",
         )
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:

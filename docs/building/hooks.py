@@ -18,6 +18,7 @@ import notebooks
 import outside_links
 import pictures
 import stored_results
+import table_figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,9 +49,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Draws pictures, shows figures, and leads links to files of the repository to their copies on the site."""
     place = page.file.src_uri
-    for step in (pictures.with_pictures, stored_results.with_figures, outside_links.redirected):
-        markdown = step(markdown, place)
-    return markdown
+    for shown in (pictures.with_pictures, stored_results.with_figures, table_figures.with_charts):
+        markdown = shown(markdown, place)
+    return outside_links.redirected(markdown, place)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import jupytext
 import nbformat
+from filelock import FileLock
 from mkdocs.exceptions import PluginError
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -67,14 +68,16 @@ def executed(name: str) -> nbformat.NotebookNode:
     source = (SOURCES / f"{name}.py").read_text(encoding="utf-8")
     key = hashlib.sha256("\0".join([source, _code_hash(), repr(versions())]).encode()).hexdigest()[:20]
     kept = KEPT / f"{name}-{key}.ipynb"
-    if not kept.is_file():
-        notebook = _execute(name, source)
-        KEPT.mkdir(parents=True, exist_ok=True)
-        for former in KEPT.glob(f"{name}-*.ipynb"):
-            former.unlink(missing_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        nbformat.write(notebook, part)
-        part.replace(kept)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    # Tests and builds at the same time execute it once.
+    with FileLock(KEPT / f"{name}.lock", timeout=2 * CELL_LIMIT_S):
+        if not kept.is_file():
+            notebook = _execute(name, source)
+            for former in KEPT.glob(f"{name}-*.ipynb"):
+                former.unlink(missing_ok=True)
+            part = kept.with_suffix(f".{os.getpid()}")
+            nbformat.write(notebook, part)
+            part.replace(kept)
     return nbformat.read(kept, as_version=4)
 
 

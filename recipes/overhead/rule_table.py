@@ -1,8 +1,8 @@
 """Times every update rule that has a native counterpart against it: `python -m deep5.recipes.overhead.rule_table`.
 
 Runs the recipes `overhead_<framework>_rule` once for each rule (and, on PyTorch, for each number of parameters), in
-turn, each in its own process, and prints the rows of the table in `docs/results/overhead.md`. L-BFGS is excluded because it
-owns its step.
+turn, each in its own process, and prints the rows of the table in `docs/results/overhead.md`. L-BFGS is excluded
+because it owns its step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/results/overhead.md that are not of overhead recipes: DeepBench's, from results, and times of commands."""
+"""The tables of docs/results/overhead.md that are not of overhead recipes: DeepBench's, and times of commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Write the tables of docs/results/overhead.md from stored results.
 
-`python tests/benchmarks/overhead_tables.py docs/results/overhead.md results` replaces the figures of every row that has a
-result there, and leaves the other rows. A row begins with the name of its recipe or, for a recipe of update rules, with
+`python tests/benchmarks/overhead_tables.py docs/results/overhead.md results` replaces the figures of every row that
+has a result there, and leaves the other rows. A row begins with the name of its recipe or, for a recipe of rules, with
 framework, rule and number of parameters. It shows the latest result; in a table marked "every run", all of them. A
 table marked by a recipe of DeepBench has that recipe's latest result. With `--run` the recipes of the rows run first,
 and the tables of memory and commands are measured; `--only` selects rows by parts of their beginnings, and tables by

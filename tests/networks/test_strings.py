@@ -42,7 +42,8 @@ def reason(node: ir.Node, *operators: str) -> str:
 def test_a_node_that_a_table_lacks_has_a_remedy_that_takes_its_types() -> None:
     (text,) = nodes(CONCAT)
     (numbers,) = nodes(f"{HEAD} g (float[N, 3, 3] x) => (float[N] y) {{ y = Det (x) }}")
-    lacks = "the PyTorch back-end has no such operator; allowed: those in docs/reference/onnx_operators.md; remedy: framework "
+    allowed = "allowed: those in docs/reference/onnx_operators.md; remedy: framework "
+    lacks = f"the PyTorch back-end has no such operator; {allowed}"
     assert reason(text) == f"{lacks}'reference'"
     assert reason(numbers) == f"{lacks}'onnxruntime' or 'reference'"
 

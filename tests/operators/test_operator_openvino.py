@@ -78,7 +78,7 @@ class Exponential(d5.Operator):
         return (outputs[0] * output_grads[0],)
 
 
-# Operators with a NaN result, or one that depends on NaN, in ONNX and on the reference; docs/how_to/networks.md lists them.
+# Operators with a NaN result, or one that depends on NaN, in ONNX and on the reference; docs/how_to/networks.md has it.
 NAN_IS_LOST: list[tuple[d5.Operator, int]] = [
     (Exponential(), 1),
     *((d5.ONNXOperator(name), 1) for name in ("Exp", "Relu", "Celu", "HardSigmoid", "Max", "Min")),

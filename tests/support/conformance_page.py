@@ -1,4 +1,4 @@
-"""Write the page from the lists of failing cases: `python tests/support/conformance_page.py docs/results/conformance.md`."""
+"""Write docs/results/conformance.md from the lists of failing cases: `COMMAND`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from conformance import SUITES, cases, excluded
+from page_record import record_line
 
+COMMAND = "python tests/support/conformance_page.py docs/results/conformance.md"
 FRAMEWORKS = {
     "reference": "numpy",
     "onnxruntime": "onnxruntime",
@@ -115,12 +117,17 @@ def reasons(framework: str) -> list[str]:
 
 
 def page() -> str:
-    versions = ", ".join(f"{name} {version(name)}" for name in ("onnx", *FRAMEWORKS.values()))
+    known = {name: version(name) for name in ("onnx", *FRAMEWORKS.values())}
+    versions = ", ".join(f"{name} {number}" for name, number in known.items())
     parts = [
         "# ONNX conformance, counted",
         "",
         "This page counts the cases of ONNX's back-end suite (`onnx.backend.test`) that pass through",
         f"`Network.from_onnx` and an executor, with ONNX's inputs, expected outputs and tolerances. {versions}.",
+        "",
+        record_line(COMMAND, "outcomes, not times", known),
+        "",
+        "<!-- chart: passed -->",
         "",
         *table(),
         "",
@@ -132,7 +139,7 @@ def page() -> str:
         "```sh",
         "python tests/support/conformance.py pytorch -k resize         # cases by name",
         "python tests/support/conformance.py pytorch --write           # all suites, and a new list",
-        "python tests/support/conformance_page.py docs/results/conformance.md  # this page",
+        f"{COMMAND}  # this page",
         "```",
         "",
         "## Compared with other importers",

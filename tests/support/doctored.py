@@ -1531,7 +1531,7 @@ cannot be excluded. Results therefore state the versions of all packages, so tha
 
 ## What a folder cannot show
 
-These changes have no finding. [A signature](../how_to/results.md#signatures) makes a change after the measurement visible.
+These changes have no finding. [A signature](../how_to/results.md#signatures) makes later changes visible.
 
 | change | result | why |
 |---|---|---|

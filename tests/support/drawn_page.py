@@ -1,4 +1,6 @@
-"""Write docs/results/validation.md from results of drawn.py: `python tests/support/drawn_page.py FOLDER docs/results/validation.md`.
+"""Write docs/results/validation.md from results of drawn.py.
+
+`python tests/support/drawn_page.py FOLDER docs/results/validation.md` does.
 
 The results are of one revision of the files that draw and compare; others are refused.
 """

@@ -1,6 +1,7 @@
 """Gradients where a function has no derivative: deep5's conventions, as numbers.
 
-Each is exact, and the same on every back-end. `CONVENTIONS` states them in words; docs/results/validation.md shows these.
+Each is exact, and the same on every back-end. `CONVENTIONS` states them in words; docs/results/validation.md shows
+these.
 """
 
 from __future__ import annotations

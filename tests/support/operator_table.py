@@ -1,4 +1,4 @@
-"""How each operator of ONNX runs and is differentiated: the table in docs/reference/onnx_operators.md, written by this script.
+"""How each operator of ONNX runs and is differentiated: this script writes docs/reference/onnx_operators.md.
 
 Run `python tests/support/operator_table.py` after an operator or a rule was added; a test fails until then.
 """

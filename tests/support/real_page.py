@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from page_record import record_line
+
 __all__ = ["PAGE", "counted", "is_beyond_engine", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "real_files.md"
@@ -75,6 +77,8 @@ def page(results: Results, back_ends: Sequence[str], versions: Mapping[str, str]
         versions: Versions of the engines, by package.
     """
     lines = [_HEAD, "## In short", "", *_origin(results, back_ends, versions), ""]
+    lines += [record_line("make real-files", "one thread per process; outcomes, not times", versions)]
+    lines += ["", "<!-- chart: outcomes In short -->", ""]
     lines += ["| part | pairs | works | refused | wrong | fails | not counted |", "|---" + "|---:" * 6 + "|"]
     for part in ("forward", "backward", "steps"):
         counts = counted(results, back_ends, part)

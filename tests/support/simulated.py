@@ -1,6 +1,7 @@
 """Comparisons on simulated machines: noise of many kinds, in the order that the driver draws, with deep5's verdict.
 
-`python tests/support/simulated.py docs/results/error_rates.md` counts how often identical candidates are called different.
+`python tests/support/simulated.py docs/results/error_rates.md` counts how often identical candidates are called
+different.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def sequences(dtype: str) -> Network:
 
 
 def kinks(dtype: str) -> Network:
-    """Functions with kinks, whose gradients there are conventions (docs/results/validation.md), of inputs times ones."""
+    """Functions with kinks, whose gradients are conventions (docs/results/validation.md), of inputs times ones."""
     build = NetworkBuilder("kinks", dtype=dtype, seed=4)
     x = build.op("Mul", build.input("input", ("N", FEATURES)), build.parameter("scale", (FEATURES,), ones))
     last = build.constant("last", np.array([1]))
