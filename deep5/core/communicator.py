@@ -63,6 +63,18 @@ class Communicator(Protocol):
         hidden_ns: Nanoseconds in which started collectives were in progress while the caller was in none of these calls
             and waits. Counted only after `count_hidden`. Together with `waited_ns` it is the total communication time.
             Point-to-point messages are not included: their arrival is not observed before the wait.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> def mean_of_ranks(communicator: d5.Communicator) -> float:
+    ...     total = np.array([float(communicator.rank)])
+    ...     communicator.all_reduce(total)
+    ...     return float(total[0]) / communicator.size
+    >>> run_in_threads(3, mean_of_ranks)
+    [1.0, 1.0, 1.0]
+    >>> isinstance(d5.SingleRank(), d5.Communicator), mean_of_ranks(d5.SingleRank())
+    (True, 0.0)
     """
 
     rank: int
@@ -83,108 +95,260 @@ class Communicator(Protocol):
 
     @abstractmethod
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
-        """Combine the buffers of all ranks; every rank gets the bit-identical result in place."""
+        """Combine the buffers of all ranks; every rank gets the bit-identical result in place.
+
+        Args:
+            buffer: This rank's buffer, which receives the result.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
-        """`all_reduce` without waiting."""
+        """`all_reduce` without waiting.
+
+        Args:
+            buffer: This rank's buffer, which receives the result.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
-        """Combine the buffers of all ranks; the root gets the result in place, the other buffers are unchanged."""
+        """Combine the buffers of all ranks; the root gets the result in place, the other buffers are unchanged.
+
+        Args:
+            buffer: This rank's buffer; the root's receives the result.
+            root: Rank of the root.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def reduce_start(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum") -> Request:
-        """`reduce` without waiting."""
+        """`reduce` without waiting.
+
+        Args:
+            buffer: This rank's buffer; the root's receives the result.
+            root: Rank of the root.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def broadcast(self, buffer: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets the root's buffer in place."""
+        """Every rank gets the root's buffer in place.
+
+        Args:
+            buffer: Receives the root's elements on every other rank.
+            root: Rank of the root.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def broadcast_start(self, buffer: np.ndarray, *, root: int = 0) -> Request:
-        """`broadcast` without waiting."""
+        """`broadcast` without waiting.
+
+        Args:
+            buffer: Receives the root's elements on every other rank.
+            root: Rank of the root.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def reduce_scatter(
         self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Combine the buffers and give each rank its part: `buffer` has as many elements as (size, *out.shape)."""
+        """Combine the buffers and give each rank its part: `buffer` has as many elements as (size, *out.shape).
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives the combination of part `rank` of all buffers.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def reduce_scatter_start(self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum") -> Request:
-        """`reduce_scatter` without waiting."""
+        """`reduce_scatter` without waiting.
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives the combination of part `rank` of all buffers.
+            op: `"sum"`, `"max"`, `"min"` or `"prod"`.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Every rank gets all buffers in `out`, which has as many elements as (size, *buffer.shape)."""
+        """Every rank gets all buffers in `out`, which has as many elements as (size, *buffer.shape).
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives all buffers in the order of the ranks.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
-        """`all_gather` without waiting."""
+        """`all_gather` without waiting.
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives all buffers in the order of the ranks.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def gather(
         self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """The root gets all buffers in `out`, with as many elements as (size, *buffer.shape); None on other ranks."""
+        """The root gets all buffers in `out`, with as many elements as (size, *buffer.shape); None on other ranks.
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives all buffers in the order of the ranks; None on ranks other than the root.
+            root: Rank of the root.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def gather_start(self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0) -> Request:
-        """`gather` without waiting."""
+        """`gather` without waiting.
+
+        Args:
+            buffer: This rank's buffer.
+            out: Receives all buffers in the order of the ranks; None on ranks other than the root.
+            root: Rank of the root.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def scatter(
         self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Each rank gets its part of the root's buffer of (size, *out.shape); `buffer` is None on other ranks."""
+        """Each rank gets its part of the root's buffer of (size, *out.shape); `buffer` is None on other ranks.
+
+        Args:
+            buffer: The parts of all ranks, in their order; None on ranks other than the root.
+            out: Receives this rank's part.
+            root: Rank of the root.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def scatter_start(self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0) -> Request:
-        """`scatter` without waiting."""
+        """`scatter` without waiting.
+
+        Args:
+            buffer: The parts of all ranks, in their order; None on ranks other than the root.
+            out: Receives this rank's part.
+            root: Rank of the root.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def all_to_all(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Part r of this rank's buffer becomes part `rank` of rank r's `out`; both have `size` equal parts."""
+        """Part r of this rank's buffer becomes part `rank` of rank r's `out`; both have `size` equal parts.
+
+        Args:
+            buffer: The parts for all ranks, in their order.
+            out: Receives a part from every rank, in their order.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def all_to_all_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
-        """`all_to_all` without waiting."""
+        """`all_to_all` without waiting.
+
+        Args:
+            buffer: The parts for all ranks, in their order.
+            out: Receives a part from every rank, in their order.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Send the buffer to another rank; it may be reused when this returns."""
+        """Send the buffer to another rank; it may be reused when this returns.
+
+        Args:
+            buffer: The message.
+            to: Rank of the receiver.
+            tag: Identifies the message; sender and receiver give the same one.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def send_start(self, buffer: np.ndarray, to: int, *, tag: int = 0) -> Request:
-        """`send` without waiting."""
+        """`send` without waiting.
+
+        Args:
+            buffer: The message.
+            to: Rank of the receiver.
+            tag: Identifies the message; sender and receiver give the same one.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Receive the next message with that tag from another rank; it has the buffer's size in bytes."""
+        """Receive the next message with that tag from another rank; it has the buffer's size in bytes.
+
+        Args:
+            buffer: Receives the message.
+            source: Rank of the sender.
+            tag: Identifies the message; sender and receiver give the same one.
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
     def receive_start(self, buffer: np.ndarray, source: int, *, tag: int = 0) -> Request:
-        """`receive` without waiting."""
+        """`receive` without waiting.
+
+        Args:
+            buffer: Receives the message.
+            source: Rank of the sender.
+            tag: Identifies the message; sender and receiver give the same one.
+
+        Returns:
+            The pending operation.
+        """
         ...
 
     @abstractmethod
@@ -206,12 +370,24 @@ class Communicator(Protocol):
     def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
         """`exchange` without waiting. It consists of messages with tag 0, which are received in the order of their
         start.
+
+        Args:
+            buffer: As for `exchange`.
+            out: As for `exchange`.
+            neighbours: As for `exchange`.
+
+        Returns:
+            The pending operation.
         """
         ...
 
     @abstractmethod
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Block until every rank has called it."""
+        """Block until every rank has called it.
+
+        Args:
+            timeout_s: Timeout of the wait, in seconds.
+        """
         ...
 
     @abstractmethod
@@ -249,6 +425,8 @@ _FINISHED = _Finished()
 
 class SingleRank:
     """The communicator of a run with one process: every collective is the identity and sends nothing.
+
+    Methods and arguments are those of `Communicator`.
 
     >>> import numpy as np
     >>> total = np.array([3.0]); SingleRank().all_reduce(total); float(total[0])

@@ -47,7 +47,18 @@ context manager that turns errors into messages and yields the print function.
 
 
 class Deep5Error(Exception):
-    """Base of all errors that deep5 raises on purpose; `exit_status` is the exit status of the command line."""
+    """Base of all errors that deep5 raises on purpose.
+
+    Attributes:
+        exit_status: The exit status of the command line if it ends with such an error.
+
+    >>> import deep5 as d5
+    >>> try:
+    ...     d5.networks.vgg(depth=12)
+    ... except d5.Deep5Error as error:
+    ...     print(f"{type(error).__name__}, exit status {error.exit_status}: {error}")
+    UsageError, exit status 2: a vgg of depth 12 does not exist; allowed: 11, 13, 16, 19
+    """
 
     exit_status = 3
 
@@ -56,7 +67,17 @@ class Deep5Error(Exception):
 
 
 class UsageError(Deep5Error):
-    """A call or a command line that cannot be carried out as written."""
+    """A call or a command line that cannot be carried out as written.
+
+    Attributes:
+        exit_status: As for `Deep5Error`.
+
+    >>> import deep5 as d5
+    >>> d5.networks.mlp(dropout=1.5)
+    Traceback (most recent call last):
+        ...
+    deep5.core.errors.UsageError: got dropout = 1.5; allowed: a number from 0 up to, not including, 1
+    """
 
     exit_status = 2
 
@@ -107,15 +128,44 @@ class NetworkWarning(UserWarning):
 
 
 class ShapeError(NetworkError):
-    """A tensor whose shape or dtype is not the declared one."""
+    """A tensor whose shape or dtype is not the declared one.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    >>> executor.inference({"input": np.ones((5, 7), np.float32), "label": np.zeros(5, np.int64)})
+    Traceback (most recent call last):
+        ...
+    deep5.core.errors.ShapeError: input 'input': got shape (5, 7), expected float32[N, 4]
+    """
 
 
 class Unsupported(Deep5Error):
-    """An operation that a framework or function does not support, with the reason."""
+    """An operation that a framework or function does not support, with the reason.
+
+    >>> import deep5 as d5
+    >>> d5.framework("reference").executor(d5.networks.mlp(), device="cuda")
+    Traceback (most recent call last):
+        ...
+    deep5.core.errors.Unsupported: the reference does not run on device 'cuda:0'; allowed: cpu
+    """
 
 
 class OperatorError(Deep5Error):
-    """An operator that breaks the contract of `Operator`, or a compiled one that failed."""
+    """An operator that breaks the contract of `Operator`, or a compiled one that failed.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Total(d5.Operator):
+    ...     def specs(self, x): return (x,)  # wrong: the sum over all elements has the shape ()
+    ...     def forward(self, x): return x.sum()
+    ...     def backward(self, output_grads, inputs, outputs, needs): return (output_grads[0] + 0 * inputs[0],)
+    >>> executor = d5.framework("reference").operator_executor(Total())
+    >>> executor.inference(np.ones(3))
+    Traceback (most recent call last):
+        ...
+    deep5.core.errors.OperatorError: Total.forward: output 0: got shape (), expected float64[3], as its specs says
+    """
 
 
 class RuleError(Deep5Error):

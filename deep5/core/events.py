@@ -28,6 +28,13 @@ class StepInfo(NamedTuple):
         sample_ids: Indices of the samples in the data set, shape (batch_size,), or None if unknown.
         seed: Seed of the run's noise; masks are a function of (seed, step, node).
         global_batch_size: Samples of all ranks in this step; 0 for a single rank.
+
+    >>> import deep5 as d5
+    >>> info = d5.StepInfo(step=7, epoch=1, batch_size=32)
+    >>> info.step, info.sample_ids is None
+    (7, True)
+    >>> info._replace(step=8).step
+    8
     """
 
     step: int = 0
@@ -65,7 +72,19 @@ def check_info(info: StepInfo) -> StepInfo:
 
 
 class StopTraining(Exception):
-    """Raised by an event to stop training cleanly; the message gives the reason."""
+    """Raised by an event to stop training cleanly; the message gives the reason.
+
+    >>> import deep5 as d5
+    >>> class GoodEnough(d5.Event):
+    ...     def after_epoch(self, trainer, epoch):
+    ...         if trainer.scores["loss"] < 2:
+    ...             raise d5.StopTraining("the test loss is below 2")
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(), d5.OrderedSampler(data.train, 6), d5.OrderedSampler(data.test, 6))
+    >>> trainer.train(epochs=5, events=[GoodEnough()]); trainer.epoch, trainer.status, trainer.reason
+    (1, 'stopped', 'the test loss is below 2')
+    """
 
 
 class Event:
@@ -73,6 +92,16 @@ class Event:
 
     Override the hooks you need; a hook that is not overridden costs nothing. `trainer` is the calling `Trainer`. Times
     are host times of one clock (`time.perf_counter_ns`), taken by the trainer.
+
+    >>> import deep5 as d5
+    >>> class Sizes(d5.Event):
+    ...     def before_training(self, trainer): self.sizes = []
+    ...     def after_step(self, trainer, info, outputs, begin_ns, end_ns): self.sizes.append(info.batch_size)
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> sizes = Sizes()
+    >>> d5.Trainer(executor, d5.Adam(), d5.OrderedSampler(data.train, 5)).train(epochs=1, events=[sizes]); sizes.sizes
+    [5, 5, 2]
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -99,40 +128,105 @@ class Event:
     """True if `after_step` needs the device to have finished; the trainer then synchronizes every step."""
 
     def before_training(self, trainer: Any) -> None:
-        """Called once, before the first epoch."""
+        """Called once, before the first epoch.
+
+        Args:
+            trainer: The calling `Trainer`.
+        """
 
     def after_training(self, trainer: Any) -> None:
-        """Called once, after the last epoch, also if an event stopped training."""
+        """Called once, after the last epoch, also if an event stopped training.
+
+        Args:
+            trainer: The calling `Trainer`.
+        """
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        """Before the first batch of an epoch, counted from 0."""
+        """Before the first batch of an epoch, counted from 0.
+
+        Args:
+            trainer: The calling `Trainer`.
+            epoch: Epochs done before this one, from 0.
+        """
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """After the epoch's last step and its evaluation."""
+        """After the epoch's last step and its evaluation.
+
+        Args:
+            trainer: The calling `Trainer`.
+            epoch: Epochs done before this one, from 0.
+        """
 
     def before_batch(self, trainer: Any, epoch: int) -> None:
-        """Before the next batch is requested from the sampler, even if there turns out to be none."""
+        """Before the next batch is requested from the sampler, even if there turns out to be none.
+
+        Args:
+            trainer: The calling `Trainer`.
+            epoch: Epochs done before this one, from 0.
+        """
 
     def before_step(self, trainer: Any, info: StepInfo) -> None:
-        """Before a step, when its batch is available."""
+        """Before a step, when its batch is available.
+
+        Args:
+            trainer: The calling `Trainer`.
+            info: The step.
+        """
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """After a step. `outputs` are native values: reading one may force a synchronization, so read late."""
+        """After a step.
+
+        Args:
+            trainer: The calling `Trainer`.
+            info: The step.
+            outputs: The network's outputs by name, as native values: reading one may force a synchronization, so
+                read late.
+            begin_ns: When the step began, on the clock of `time.perf_counter_ns`.
+            end_ns: When it ended, on the same clock.
+        """
 
     def after_batch(self, trainer: Any, info: StepInfo, outputs: Arrays) -> None:
-        """After the training step of a batch and all `after_step` hooks."""
+        """After the training step of a batch and all `after_step` hooks.
+
+        Args:
+            trainer: The calling `Trainer`.
+            info: The step.
+            outputs: As for `after_step`.
+        """
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        """Before the validation batches run."""
+        """Before the validation batches run.
+
+        Args:
+            trainer: The calling `Trainer`.
+            epoch: Epochs done before this one, from 0.
+        """
 
     def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
-        """After a validation batch: its sample indices (None if unknown), its inputs, and all native outputs."""
+        """After a validation batch.
+
+        Args:
+            trainer: The calling `Trainer`.
+            ids: Indices of its samples in the data set, or None if unknown.
+            inputs: Its inputs by name.
+            outputs: All outputs of the network by name, as native values.
+        """
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """After evaluation; `scores` holds `loss`, `samples` and, if labels are classes, `accuracy` (percent)."""
+        """After evaluation.
+
+        Args:
+            trainer: The calling `Trainer`.
+            epoch: Epochs done before this one, from 0.
+            scores: `loss`, `samples` and, if labels are classes, `accuracy` (percent).
+        """
 
     def after_all(self, trainer: Any) -> None:
-        """Between two steps and after each epoch, after all other hooks: checkpoints are written here."""
+        """Between two steps and after each epoch, after all other hooks: checkpoints are written here.
+
+        Args:
+            trainer: The calling `Trainer`.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """The event's state for a resume: JSON types and NumPy arrays, by name.
@@ -143,18 +237,25 @@ class Event:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`."""
+        """Restore the event after a resume.
+
+        Args:
+            state: The result of `state_dict`.
+        """
 
     def after_timing(self, rounds: Any) -> None:
-        """Called once, after the last round of a timing recipe, without a trainer: `rounds` is a
-        `measuring.timing.Rounds`.
+        """Called once, after the last round of a timing recipe, without a trainer.
+
+        Args:
+            rounds: A `deep5.measuring.timing.Rounds`.
         """
 
     def after_collectives(self, times: Any, summary: Any) -> None:
         """Called once, on the first rank of a collectives recipe, without a trainer.
 
-        `times` is a `deep5.bench.collective.measure.CollectiveTimes`, `summary` the result of
-        `deep5.bench.collective.summary.summarise_collectives` on it.
+        Args:
+            times: A `deep5.bench.collective.measure.CollectiveTimes`.
+            summary: The result of `deep5.bench.collective.summary.summarise_collectives` on it.
         """
 
 

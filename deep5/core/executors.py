@@ -37,6 +37,20 @@ class ParameterGroup:
 
     Raises:
         UsageError: `match` is not callable, `frozen` is not a bool, or a value of `hyper` is not a finite number.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    >>> groups = [
+    ...     d5.ParameterGroup(lambda name: name.startswith("fc1"), frozen=True),
+    ...     d5.ParameterGroup(lambda name: name.endswith(".bias"), lr=0.2),
+    ... ]
+    >>> step = executor.train_step(d5.SGD(lr=0.1), groups=groups)
+    >>> before = executor.state_dict()
+    >>> batch = {"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)}
+    >>> outputs = step(batch, d5.StepInfo(batch_size=5))
+    >>> [name for name, value in executor.parameters().items() if (value != before[name]).any()]
+    ['fc2.weight', 'fc2.bias']
     """
 
     def __init__(self, match: Callable[[str], bool], *, frozen: bool = False, **hyper: float) -> None:
@@ -62,7 +76,17 @@ class ParameterGroup:
 
 @runtime_checkable
 class TrainStep(Protocol):
-    """A whole training step, compiled as one unit if the framework compiles."""
+    """A whole training step, compiled as one unit if the framework compiles.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    >>> step = executor.train_step(d5.SGD(lr=0.5))
+    >>> batch = {"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)}
+    >>> losses = [step(batch, d5.StepInfo(step=number, batch_size=5))["loss"] for number in range(3)]
+    >>> [round(float(loss), 2) for loss in losses], step.traces
+    ([2.63, 0.26, 0.12], 1)
+    """
 
     @property
     @abstractmethod
@@ -72,9 +96,16 @@ class TrainStep(Protocol):
 
     @abstractmethod
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Forward, backward and update; returns the network's outputs as native values.
+        """Forward, backward and update.
 
         The step consumes its gradients: `inference_and_backprop(accumulate=True)` after it adds to nothing.
+
+        Args:
+            inputs: As for `GraphExecutor.inference`.
+            info: The step.
+
+        Returns:
+            The network's outputs by name, as native values.
 
         Raises:
             ShapeError: As for `GraphExecutor.inference_and_backprop`, for example an empty batch.
@@ -133,6 +164,10 @@ class TrainStep(Protocol):
         """Replace the parameter groups and the stages of the pipeline; traces once more and keeps the state.
 
         Call it between two steps: it discards a step begun by `backprop`.
+
+        Args:
+            groups: As for `GraphExecutor.train_step`.
+            pipeline: As for `GraphExecutor.train_step`.
         """
         ...
 
@@ -148,22 +183,57 @@ class TrainStep(Protocol):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit-identically."""
+        """Restore `state_dict`, bit-identically.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         ...
 
 
 @runtime_checkable
 class StepOptimizer(Protocol):
-    """An optimizer that implements its own step: native optimizers, L-BFGS, distributed schemes, custom loops."""
+    """An optimizer that implements its own step: native optimizers, L-BFGS, distributed schemes, custom loops.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class SignDescent:
+    ...     def bind(self, executor): self.executor = executor
+    ...     def step(self, inputs, info):
+    ...         outputs = self.executor.inference_and_backprop(inputs, info=info)
+    ...         # Values are the framework's own arrays; those of the reference are NumPy arrays, changed in place.
+    ...         for name, gradient in self.executor.gradients().items():
+    ...             self.executor.parameters()[name][...] -= 0.01 * np.sign(gradient)
+    ...         return outputs
+    ...     def state_dict(self): return {}
+    ...     def load_state_dict(self, state): pass
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, SignDescent(), d5.OrderedSampler(data.train, 4))
+    >>> trainer.train(epochs=2); trainer.step, isinstance(trainer.optimizer, d5.StepOptimizer)
+    (6, True)
+    """
 
     @abstractmethod
     def bind(self, executor: GraphExecutor) -> None:
-        """Attach to the executor's parameters; called once, before the first step."""
+        """Attach to the executor's parameters; called once, before the first step.
+
+        Args:
+            executor: Runs the network and holds the parameters.
+        """
         ...
 
     @abstractmethod
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One step; may run the network and write parameters any number of times."""
+        """One step; may run the network and write parameters any number of times.
+
+        Args:
+            inputs: A value for every input of the network.
+            info: The step.
+
+        Returns:
+            The network's outputs by name, as native values.
+        """
         ...
 
     @abstractmethod
@@ -173,7 +243,11 @@ class StepOptimizer(Protocol):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit-identically."""
+        """Restore `state_dict`, bit-identically.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         ...
 
 
@@ -190,6 +264,23 @@ class GraphExecutor(Protocol):
 
     A subclass with only `inference` and `inference_and_backprop` is complete: see
     `deep5.training.derived_executor.DerivedExecutor` for what they return, and what is derived.
+
+    Attributes:
+        device: Where it runs.
+        capabilities: A subset of `"whole_step"`, `"early_gradients"`, `"float64"`.
+        network: The network that it runs.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    >>> isinstance(executor, d5.GraphExecutor)
+    True
+    >>> batch = {"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)}
+    >>> {name: value.shape for name, value in executor.inference(batch).items()}
+    {'logits': (5, 2), 'loss': ()}
+    >>> outputs = executor.inference_and_backprop(batch)
+    >>> {name: gradient.shape for name, gradient in executor.gradients().items()}
+    {'fc1.weight': (3, 4), 'fc1.bias': (3,), 'fc2.weight': (2, 3), 'fc2.bias': (2,)}
     """
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -307,12 +398,22 @@ class GraphExecutor(Protocol):
 
     @abstractmethod
     def read(self, names: Sequence[str], out: Array) -> None:
-        """Copy parameters or buffers, concatenated, into a contiguous NumPy array of their dtype."""
+        """Copy parameters or buffers, concatenated, into a contiguous NumPy array of their dtype.
+
+        Args:
+            names: Names of parameters or buffers of one dtype.
+            out: Receives their elements, in the order of `names`.
+        """
         ...
 
     @abstractmethod
     def write(self, names: Sequence[str], packed: Array) -> None:
-        """Copy a contiguous NumPy array back into parameters or buffers, in the order of `read`."""
+        """Copy a contiguous NumPy array back into parameters or buffers, in the order of `read`.
+
+        Args:
+            names: As for `read`.
+            packed: Their elements, in the order of `names`.
+        """
         ...
 
     @abstractmethod
@@ -348,7 +449,11 @@ class GraphExecutor(Protocol):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit-identically."""
+        """Restore `state_dict`, bit-identically.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         ...
 
     @abstractmethod
@@ -383,6 +488,21 @@ class OperatorExecutor(Protocol):
     Several threads may call it at once, and each gets the same result as without the others; the operator's own code
     then runs in several threads, too. Engines with memory for one call (ONNX Runtime, OpenVINO) serialize calls with
     the same shapes.
+
+    Attributes:
+        operator: The operator that it runs.
+        device: Where it runs.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").operator_executor(d5.ONNXOperator("MatMul"))
+    >>> a, b, ones = executor.arrays(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))
+    >>> (product,) = executor.inference(a, b)
+    >>> product.shape
+    (2, 4)
+    >>> (product,), (by_a, by_b) = executor.inference_and_backprop((a, b), (ones,))
+    >>> by_a.shape, by_b.shape, float(by_a[0, 0])
+    ((2, 3), (3, 4), 4.0)
     """
 
     operator: Operator
@@ -391,6 +511,9 @@ class OperatorExecutor(Protocol):
     @abstractmethod
     def arrays(self, *values: Array) -> tuple[Array, ...]:
         """NumPy or native values as native arrays on the device, copied if necessary.
+
+        Args:
+            values: Arrays, one per operand.
 
         Raises:
             ShapeError: A value is not an array that the framework accepts.
@@ -430,7 +553,8 @@ class OperatorExecutor(Protocol):
             or with another gradient if the operator's `backward` passes an array through: copy it before writing to it.
 
         Raises:
-            As `inference`.
+            ShapeError: As for `inference`.
+            OperatorError: As for `inference`.
             Unsupported: The operator has no gradient.
         """
         ...

@@ -20,7 +20,20 @@ __all__ = ["Framework", "Support"]
 
 
 class Support(NamedTuple):
-    """The result of `supports`: `Support(True)`, or `Support(False, reason)`; truthy if supported."""
+    """The result of `supports`: `Support(True)`, or `Support(False, reason)`; truthy if supported.
+
+    Attributes:
+        yes: Whether it is supported.
+        reason: Why not; empty if it is.
+
+    >>> import deep5 as d5
+    >>> answer = d5.Support(False, "the engine has no 3-D convolution")
+    >>> bool(answer), answer.reason
+    (False, 'the engine has no 3-D convolution')
+    >>> network = d5.networks.mlp()
+    >>> all(d5.framework("reference").supports(node) for node in network.nodes)
+    True
+    """
 
     yes: bool
     reason: str = ""
@@ -34,6 +47,17 @@ class Framework(ABC):
 
     Args:
         mode: A key of `modes`, or empty for the default.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> reference = d5.framework("reference")
+    >>> isinstance(reference, d5.Framework), reference.unsupported(d5.networks.lenet().nodes)
+    (True, [])
+    >>> executor = reference.executor(d5.networks.mlp(features=4, hidden=3, classes=2), device="cpu")
+    >>> executor.inference({"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)})["logits"].shape
+    (5, 2)
+    >>> sorted(d5.Framework.__abstractmethods__)  # what a class of your own defines, besides `name`
+    ['executor', 'operator', 'set_threads', 'supports', 'version']
     """
 
     name: str
@@ -89,13 +113,20 @@ class Framework(ABC):
 
     @abstractmethod
     def supports(self, node: Any) -> Support:
-        """Whether a node (an `onnx_ir.Node`) can run, and if not, why."""
+        """Whether a node (an `onnx_ir.Node`) can run, and if not, why.
+
+        Args:
+            node: The node, with the shapes and dtypes of its inputs as far as they are known.
+        """
 
     @abstractmethod
     def operator(self, operator: Operator) -> Callable[..., Any]:
         """The native, differentiable form of an operator: a callable on native arrays.
 
         Every call is checked against the operator's `specs`.
+
+        Args:
+            operator: The operator.
 
         Raises:
             Unsupported: The framework cannot run it, with the reason.
@@ -105,6 +136,10 @@ class Framework(ABC):
         """Make one operator executable: a deep5 `Operator`, compiled or not, a `NativeOperator` of this framework, or
         an `ONNXOperator`.
 
+        Args:
+            operator: The operator.
+            device: Where it runs.
+
         Raises:
             Unsupported: The framework cannot run it, with the reason; a device that does not exist.
         """
@@ -113,6 +148,11 @@ class Framework(ABC):
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Make a network executable with instrumentation that times its layers; see `deep5.networks.layer_times`.
 
+        Args:
+            network: The network; it is not changed.
+            device: Where it runs.
+            seed: Seed of noise, as for `executor`.
+
         Raises:
             Unsupported: The time of a layer cannot be measured here, with the reason.
         """
@@ -120,7 +160,11 @@ class Framework(ABC):
 
     @classmethod
     def owns(cls, model: object) -> bool:
-        """Whether an object is a model of this framework's library, which `own_model` takes; loads no library."""
+        """Whether an object is a model of this framework's library, which `own_model` takes; loads no library.
+
+        Args:
+            model: Any object.
+        """
         return False
 
     def own_model(
@@ -147,7 +191,11 @@ class Framework(ABC):
         raise Unsupported(f"{self.name} runs ONNX networks only")
 
     def owns_array(self, value: object) -> bool:
-        """Whether an object is an array of this framework's library; loads no library."""
+        """Whether an object is an array of this framework's library; loads no library.
+
+        Args:
+            value: Any object.
+        """
         return False
 
     def kept(self, value: Any) -> Any:
@@ -159,7 +207,11 @@ class Framework(ABC):
         return value
 
     def wait(self, value: Any) -> None:  # noqa: B027  # on the host there is nothing to wait for
-        """Wait until the device has computed an array of this library."""
+        """Wait until the device has computed an array of this library.
+
+        Args:
+            value: The array.
+        """
 
     def process_settings(self, value: Any) -> dict[str, Any]:
         """Settings of this process as read back from the loaded library, for a loop that deep5 does not run.
@@ -176,6 +228,12 @@ class Framework(ABC):
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).
 
+        Args:
+            name: A key of `optimizers()`.
+
+        Returns:
+            The function or class that makes it from its arguments, such as the learning rate.
+
         Raises:
             UnknownName: It has no optimizer of that name.
         """
@@ -189,7 +247,11 @@ class Framework(ABC):
         return {}
 
     def unsupported(self, nodes: Iterable[Any]) -> list[str]:
-        """One line per node that cannot run: name, operator, reason."""
+        """One line per node that cannot run: name, operator, reason.
+
+        Args:
+            nodes: Nodes of a network, such as `network.nodes`.
+        """
         return [
             f"{node.name or node.op_type} ({node.op_type}): {answer.reason}"
             for node in nodes
@@ -199,6 +261,9 @@ class Framework(ABC):
     @abstractmethod
     def set_threads(self, threads: int) -> None:
         """Set how many threads an operator may use in this process; read it back through `settings`.
+
+        Args:
+            threads: The number of threads.
 
         Raises:
             UsageError: `threads` is not an integer from 1 to `deep5.core.arguments.most_threads()`, or the framework

@@ -30,6 +30,11 @@ class Sample(NamedTuple):
         step: Steps done when it was taken, or None if the value belongs to no step.
         epoch: Epochs done when it was taken, or None.
         time_s: Seconds since training began, on the run's clock, or None.
+
+    >>> import deep5 as d5
+    >>> sample = d5.Sample(0.25, step=3, epoch=0)
+    >>> sample.value, sample.step, sample.time_s
+    (0.25, 3, None)
     """
 
     value: float
@@ -61,7 +66,22 @@ class FirstCalls:
 
 
 class Observer(Event, ABC):
-    """Watches one run for one metric; created anew for every run, so no state leaks from one run into the next."""
+    """Watches one run for one metric; created anew for every run, so no state leaks from one run into the next.
+
+    >>> import deep5 as d5
+    >>> class Losses(d5.Observer):
+    ...     def __init__(self): self._losses = []
+    ...     def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+    ...         self._losses.append(d5.Sample(float(d5.to_numpy(outputs["loss"])), step=info.step))
+    ...     def samples(self): return self._losses
+    ...     def value(self): return max(sample.value for sample in self._losses) if self._losses else None
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> largest = Losses()
+    >>> d5.Trainer(executor, d5.Adam(), d5.OrderedSampler(data.train, 4)).train(epochs=2, events=[largest])
+    >>> [sample.step for sample in largest.samples()], round(largest.value(), 2)
+    ([0, 1, 2, 3, 4, 5], 1.64)
+    """
 
     @abstractmethod
     def samples(self) -> list[Sample]:
@@ -102,7 +122,11 @@ class Observer(Event, ABC):
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes."""
+        """Restore the attributes.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         vars(self).update(state)
 
 
@@ -114,6 +138,22 @@ class Metric(ABC):
         unit: Unit of its values and goals.
         direction: Whether a higher or a lower value is better.
         possible: The least and the greatest value that it can have; None: not stated. A goal outside is refused.
+
+    >>> import deep5 as d5
+    >>> class Sizes(d5.Observer):
+    ...     def __init__(self): self._sizes = []
+    ...     def after_step(self, trainer, info, outputs, begin_ns, end_ns): self._sizes.append(info.batch_size)
+    ...     def samples(self): return [d5.Sample(float(size), step=step) for step, size in enumerate(self._sizes)]
+    ...     def value(self): return float(min(self._sizes, default=0))
+    >>> class SmallestBatch(d5.Metric):
+    ...     name, unit, direction = "smallest_batch", "samples", "higher"
+    ...     def observer(self): return Sizes()
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> observer = SmallestBatch().observer()  # in a recipe: METRICS = [(SmallestBatch(), ">= 2")]
+    >>> d5.Trainer(executor, d5.Adam(), d5.OrderedSampler(data.train, 5)).train(epochs=1, events=[observer])
+    >>> observer.value(), [sample.value for sample in observer.samples()]
+    (2.0, [5.0, 5.0, 2.0])
     """
 
     name: ClassVar[str]
@@ -150,13 +190,27 @@ class Metric(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A bound on a metric: `relation` is one of `>=`, `>`, `<=`, `<`; `bound` is in the metric's unit."""
+    """A bound on a metric.
+
+    Attributes:
+        relation: One of `>=`, `>`, `<=`, `<`.
+        bound: In the metric's unit.
+
+    >>> import deep5 as d5
+    >>> goal = d5.Goal(relation=">=", bound=97.0)
+    >>> str(goal), goal.met(98.1), goal.met(96.9), goal.met(float("nan"))
+    ('>= 97', True, False, False)
+    """
 
     relation: Literal[">=", ">", "<=", "<"]
     bound: float
 
     def met(self, value: float | None) -> bool:
-        """Whether a value satisfies the goal; no value, or NaN, never does."""
+        """Whether a value satisfies the goal; no value, or NaN, never does.
+
+        Args:
+            value: In the metric's unit; None: the run did not yield one.
+        """
         if value is None or math.isnan(value):
             return False
         if self.relation == ">=":

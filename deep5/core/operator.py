@@ -50,6 +50,9 @@ class Operator(ABC):
 
         In a network a dimension may be symbolic; it supports +, -, *, // and %.
 
+        Args:
+            inputs: Specifications of the inputs.
+
         Returns:
             One `TensorSpec` per output.
 
@@ -59,7 +62,14 @@ class Operator(ABC):
 
     @abstractmethod
     def forward(self, *inputs: Array) -> Array | tuple[Array, ...]:
-        """The outputs; one array, or a tuple of them. Must not change its inputs."""
+        """Compute the outputs.
+
+        Args:
+            inputs: Arrays of one library; they must not be changed.
+
+        Returns:
+            One array, or a tuple of them.
+        """
 
     @abstractmethod
     def backward(

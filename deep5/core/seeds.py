@@ -21,7 +21,20 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 
 
 def generator(seed: int, *purpose: str | int) -> Any:
-    """A `numpy.random.Generator` (Philox, counter-based) for one purpose."""
+    """A `numpy.random.Generator` (Philox, counter-based) for one purpose.
+
+    Args:
+        seed: The run's seed.
+        purpose: Strings and integers that name the purpose; another purpose gives an independent stream.
+
+    >>> import deep5 as d5
+    >>> d5.generator(0, "noise", "layer1").integers(0, 100, 5)
+    array([54, 36, 32, 24, 54])
+    >>> d5.generator(0, "noise", "layer1").integers(0, 100, 5)
+    array([54, 36, 32, 24, 54])
+    >>> d5.generator(0, "noise", "layer2").integers(0, 100, 5)
+    array([95, 24, 40, 63, 19])
+    """
     import numpy as np
 
     return np.random.Generator(np.random.Philox(derive_seed(seed, *purpose)))

@@ -55,6 +55,15 @@ class TensorSpec:
 
     Raises:
         ShapeError: The shape is not a tuple.
+
+    >>> import deep5 as d5
+    >>> images = d5.TensorSpec(shape=("N", 3, 32, 32))
+    >>> str(images), images.mismatch((8, 3, 32, 32), "float32")
+    ('float32[N, 3, 32, 32]', None)
+    >>> images.mismatch((8, 1, 32, 32), "float32")
+    'got shape (8, 1, 32, 32), expected float32[N, 3, 32, 32]'
+    >>> d5.TensorSpec(shape=(4, 3), dtype="int64").size
+    12
     """
 
     shape: tuple[int | str, ...]
@@ -84,7 +93,12 @@ class TensorSpec:
         return total
 
     def mismatch(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        """Why a tensor of this shape and dtype does not fit, or None if it does."""
+        """Why a tensor of this shape and dtype does not fit, or None if it does.
+
+        Args:
+            shape: The tensor's shape.
+            dtype: NumPy name of its element type.
+        """
         if dtype != self.dtype:
             return f"got dtype {dtype}, expected {self.dtype}"
         if not self.ranked:
@@ -105,7 +119,20 @@ class TensorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A compute device: `kind` is `"cpu"` or `"cuda"`, `index` counts devices of one kind."""
+    """A compute device.
+
+    Attributes:
+        kind: `"cpu"` or `"cuda"`.
+        index: Counts devices of one kind, from 0.
+
+    >>> import deep5 as d5
+    >>> first, second = d5.CPUDevice(), d5.GPUDevice(1)
+    >>> str(first), str(second), second.index
+    ('cpu', 'cuda:1', 1)
+    >>> executor = d5.framework("reference").executor(d5.networks.lenet(), device=first)
+    >>> executor.device == first
+    True
+    """
 
     kind: str = "cpu"
     index: int = 0
@@ -140,12 +167,25 @@ def device(text: str | Device) -> Device:
 
 
 def CPUDevice() -> Device:  # noqa: N802 - the name that recipes of the tutorial use
-    """The host processor."""
+    """The host processor.
+
+    >>> import deep5 as d5
+    >>> d5.CPUDevice()
+    Device(kind='cpu', index=0)
+    """
     return Device()
 
 
 def GPUDevice(index: int = 0) -> Device:  # noqa: N802 - the name that recipes of the tutorial use
-    """The graphics processor with this index."""
+    """A graphics processor; whether it exists is checked where it is used.
+
+    Args:
+        index: Counts the graphics processors that the frameworks see, from 0.
+
+    >>> import deep5 as d5
+    >>> str(d5.GPUDevice()), str(d5.GPUDevice(1))
+    ('cuda:0', 'cuda:1')
+    """
     return Device(kind="cuda", index=index)
 
 
@@ -171,6 +211,14 @@ def array_namespace(*arrays: Array) -> Any:
 
     Raises:
         Unsupported: No array, arrays of different libraries, or a library without a namespace.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> def softplus(x):
+    ...     xp = d5.array_namespace(x)  # the same lines run on NumPy, PyTorch and JAX arrays
+    ...     return xp.log1p(xp.exp(x))
+    >>> softplus(np.zeros(2)).round(4)
+    array([0.6931, 0.6931])
     """
     given = [array for array in arrays if not isinstance(array, (bool, int, float, complex))]
     # NumPy 2 implements the standard; only libraries that do not (PyTorch) need the compatibility layer.
@@ -220,6 +268,14 @@ def to_numpy(value: Array) -> Any:
 
     Raises:
         Unsupported: The value is not an array.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    >>> outputs = executor.inference({"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)})
+    >>> logits = d5.to_numpy(outputs["logits"])  # a native value of the framework
+    >>> type(logits).__name__, logits.shape, logits.dtype.name
+    ('ndarray', (5, 2), 'float32')
     """
     import numpy as np
 
