@@ -1,4 +1,15 @@
-"""Level 1: networks, executors, gradients. Names load lazily: importing onnx takes a third of a second."""
+"""Level 1: networks, executors, gradients. Names load lazily: importing onnx takes a third of a second.
+
+>>> import numpy as np
+>>> import deep5 as d5
+>>> network = d5.networks.mlp(features=4, hidden=8, classes=3)
+>>> executor = d5.framework("reference").executor(network)
+>>> batch = {"input": np.ones((5, 4), np.float32), "label": np.zeros(5, np.int64)}
+>>> executor.inference_and_backprop(batch)["logits"].shape
+(5, 3)
+>>> {name: gradient.shape for name, gradient in executor.gradients().items()}
+{'fc1.weight': (8, 4), 'fc1.bias': (8,), 'fc2.weight': (3, 8), 'fc2.bias': (3,)}
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -52,6 +52,21 @@ def check_executor(framework: str | Framework, *, seed: int = 0) -> None:
     Raises:
         ConformanceError: A check fails; the message contains the actual and the allowed result.
         UnknownName: Unknown back-end.
+
+    >>> import onnx
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> import deep5 as d5
+    >>> class Rounded(d5.ONNXEngine):
+    ...     name = "rounded"
+    ...     def version(self): return onnx.__version__
+    ...     def compile(self, model, *, threads):
+    ...         run = ReferenceEvaluator(onnx.load_from_string(model)).run
+    ...         return lambda inputs: [value.round(2).astype(value.dtype) for value in run(None, inputs)]
+    >>> try:
+    ...     d5.check_executor(Rounded())
+    ... except d5.Deep5Error as error:
+    ...     print(str(error).partition(" is off")[0])
+    rounded on mlp in float32: inference on inputs: the output 'logits'
     """
     checked = plugins.framework(framework) if isinstance(framework, str) else framework
     for check in executor_checks(checked, seed=seed):

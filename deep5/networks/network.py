@@ -60,6 +60,18 @@ class Network:
             lists them as inputs, too: parameters, buffers or constants.
         decisions: For a network that `from_onnx` read: which tensors of the file are trained, which are not, why, and
             whether that is a guess; empty for others, also after an edit.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.mlp(features=4, hidden=3, classes=2)
+    >>> {name: str(spec) for name, spec in network.inputs.items()}
+    {'input': 'float32[N, 4]', 'label': 'int64[N]'}
+    >>> {name: value.shape for name, value in network.parameters().items()}
+    {'fc1.weight': (3, 4), 'fc1.bias': (3,), 'fc2.weight': (2, 3), 'fc2.bias': (2,)}
+    >>> list(network.freeze("fc1.*").trained_specs)  # a copy: a network never changes
+    ['fc2.weight', 'fc2.bias']
+    >>> again = d5.Network.from_onnx(network.to_onnx())
+    >>> again.weights_hash() == network.weights_hash()
+    True
     """
 
     if not TYPE_CHECKING:  # otherwise every attribute would be known to a type checker
@@ -133,6 +145,9 @@ class Network:
     def initial(self, name: str) -> np.ndarray:
         """The initial value of a parameter, buffer or constant, as a fresh, writable array.
 
+        Args:
+            name: Name of the value.
+
         Raises:
             NetworkError: The name is unknown.
         """
@@ -151,6 +166,9 @@ class Network:
 
     def with_outputs(self, names: Iterable[str]) -> Network:
         """A copy of this network that returns these values, in this order.
+
+        Args:
+            names: Names of computed values.
 
         Raises:
             NetworkError: A name that no node computes, a duplicate name, or no names.
@@ -223,6 +241,10 @@ class Network:
     def remove_edge(self, node: str, position: int) -> Network:
         """A copy in which a node lacks an optional or variadic input, such as a bias.
 
+        Args:
+            node: Name of the node.
+            position: Index of the input.
+
         Raises:
             NetworkError: An unknown node or input, or an input that the operator requires.
         """
@@ -254,6 +276,10 @@ class Network:
     def rename(self, old: str, new: str) -> Network:
         """A copy in which a value (an input, output, parameter or intermediate value), else a node, is renamed.
 
+        Args:
+            old: The name to replace.
+            new: An unused name.
+
         Raises:
             NetworkError: The old name is unknown, or the new one is taken.
         """
@@ -274,7 +300,14 @@ class Network:
         return Network(freezing.freeze(self.model, self.parameter_specs, patterns))
 
     def unfreeze(self, *patterns: str) -> Network:
-        """A copy in which parameters are trained again; arguments and errors as for `freeze`."""
+        """A copy in which parameters are trained again.
+
+        Args:
+            patterns: As for `freeze`.
+
+        Raises:
+            NetworkError: As for `freeze`.
+        """
         return Network(freezing.unfreeze(self.model, self.parameter_specs, patterns))
 
     def add_loss(
@@ -315,7 +348,12 @@ class Network:
         return Network(subnetwork.subnetwork(self.model, inputs, outputs))
 
     def refused_by(self, framework: str, error: Exception) -> Exception:
-        """The error to raise if a back-end raised another one while it made the network runnable."""
+        """The error to raise if a back-end raised another one while it made the network runnable.
+
+        Args:
+            framework: The back-end's name.
+            error: The error that it raised.
+        """
         return unmakeable(error, framework, str(self.model.graph.name))
 
     def to_onnx(self) -> onnx.ModelProto:
@@ -342,6 +380,9 @@ class Network:
     def save_weights(self, path: str | Path) -> None:
         """Write the initial values of parameters and buffers as a safetensors file, atomically.
 
+        Args:
+            path: A file that ends in `.safetensors`.
+
         Raises:
             UsageError: No path, or a file that does not end in `.safetensors`.
             MissingDependency: safetensors is not installed.
@@ -351,6 +392,9 @@ class Network:
 
     def with_weights(self, path: str | Path) -> Network:
         """A copy of this network with the initial values of a safetensors or ONNX file, matched by name.
+
+        Args:
+            path: A file that ends in `.safetensors` or `.onnx`.
 
         Raises:
             UsageError: No path, or a file of another type.

@@ -113,6 +113,16 @@ def check_forward(
         OperatorError: A check failed, and the message lists all failures; or the operator does not run at all.
         ShapeError: The operator does not accept the inputs.
         UsageError: An argument is invalid.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Square(d5.Operator):
+    ...     def specs(self, x): return (x,)
+    ...     def forward(self, x): return x * x
+    ...     def backward(self, output_grads, inputs, outputs, needs): return (2 * inputs[0] * output_grads[0],)
+    >>> report = d5.check_forward(Square(), [np.linspace(-1, 1, 3)], reference=np.square, dtypes=["float64"])
+    >>> bool(report), report.failures
+    (True, ())
     """
     got: Any = reference  # a user may have passed anything
     if got is not None and not callable(got):
@@ -168,6 +178,16 @@ def check_gradient(
         ShapeError: As for `check_forward`.
         Unsupported: The operator has no gradient, or no framework runs it in float64.
         UsageError: As for `check_forward`.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Square(d5.Operator):
+    ...     def specs(self, x): return (x,)
+    ...     def forward(self, x): return x * x
+    ...     def backward(self, output_grads, inputs, outputs, needs): return (2 * inputs[0] * output_grads[0],)
+    >>> report = d5.check_gradient(Square(), [np.linspace(-1, 1, 3)], dtypes=["float64"])
+    >>> bool(report), [row.verdict for row in report.rows if row.check == "gradient by input 0"]
+    (True, ['passed'])
     """
     with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
         _gradient(run, into, strict, np.random.default_rng(seed))

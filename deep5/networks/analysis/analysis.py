@@ -51,6 +51,15 @@ class Layer:
         sized: Whether all sizes of its inputs and outputs are known. If not, memory counts only what is known: at least
             so many bytes.
         values: The names of `outputs`.
+
+    >>> import deep5 as d5
+    >>> layer = d5.networks.analyse(d5.networks.lenet(), batch=32).layers[0]
+    >>> layer.name, layer.op_type, str(layer.outputs[0])
+    ('Conv_1', 'Conv', 'float32[32, 6, 28, 28]')
+    >>> layer.parameters, layer.arithmetic.macs, layer.activation_bytes
+    (156, 3763200, 602112)
+    >>> round(layer.intensity, 1)  # operations per byte
+    10.9
     """
 
     name: str
@@ -89,6 +98,14 @@ class NetworkAnalysis:
         unknown: Number of nodes per operator without a formula.
         unsized: Number of nodes per operator with a size that only a run determines, or an input's that was not given.
         missing: The symbolic dimensions of inputs that have no value.
+
+    >>> import deep5 as d5
+    >>> analysis = d5.networks.analyse(d5.networks.lenet(), batch=32)
+    >>> analysis.parameters, analysis.flops, analysis.peak_training_bytes, analysis.exact
+    (61706, 27277440, 2400336, True)
+    >>> most = max(analysis.layers, key=lambda layer: layer.activation_bytes)
+    >>> most.name, most.activation_bytes
+    ('Conv_1', 602112)
     """
 
     name: str
@@ -169,6 +186,14 @@ def analyse(
 
     References:
         Work, depth and average parallelism: Blelloch, Programming parallel algorithms, CACM 39(3), 1996.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.mlp(features=784, hidden=500)
+    >>> for batch in (1, 64):
+    ...     analysis = d5.networks.analyse(network, batch)
+    ...     print(batch, analysis.parameters, analysis.flops, round(analysis.intensity, 2))
+    1 397510 795060 0.5
+    64 397510 50883840 22.04
     """
     check_network(network, "analyse")
     chosen = chosen_extents(network, batch, {} if extents is None else extents, partial=partial)

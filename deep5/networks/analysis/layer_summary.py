@@ -32,6 +32,12 @@ class LayerTime:
         backward_s: Time of its gradient in that step; a reader's time includes the sum for a value with several
             readers.
         within: The layer whose time includes this one's, if the framework fuses both; None: none.
+
+    >>> import deep5 as d5
+    >>> (times,) = d5.networks.layer_times(d5.networks.mlp(), "reference", batches=[16], repetitions=1)
+    >>> layer = times.layers[0]
+    >>> layer.name, layer.op_type, layer.forward_s > 0, layer.backward_s > 0
+    ('Gemm_1', 'Gemm', True, True)
     """
 
     name: str
@@ -67,6 +73,13 @@ class LayerTimes:
         whole_step_s: An `inference_and_backprop` without instruments; None: not available.
         repetitions: Number of passes of each kind in the medians.
         unavailable: Why layer times, or the whole step, are None; None: all requested times are available.
+
+    >>> import deep5 as d5
+    >>> (times,) = d5.networks.layer_times(d5.networks.mlp(), "reference", batches=[16], repetitions=1)
+    >>> times.framework, times.batch, [layer.name for layer in times.layers]
+    ('reference', 16, ['Gemm_1', 'Tanh_1', 'Gemm_2', 'SoftmaxCrossEntropyLoss_1'])
+    >>> sorted(times.by_type())  # the values are seconds, forward and backward
+    ['Gemm', 'SoftmaxCrossEntropyLoss', 'Tanh']
     """
 
     network: str

@@ -71,6 +71,13 @@ def layer_times(
         UnknownName: Unknown back-end.
         MissingDependency: It is not installed.
         Unsupported: It cannot run the network.
+
+    >>> import deep5 as d5
+    >>> found = d5.networks.layer_times(d5.networks.mlp(), "reference", batches=[4, 1], repetitions=1)
+    >>> [times.batch for times in found]
+    [4, 1]
+    >>> found[0].whole_step_s > 0, [layer.name for layer in found[0].layers if layer.op_type == "Gemm"]
+    (True, ['Gemm_1', 'Gemm_2'])
     """
     check_network(network, "layer_times")
     sizes = _checked(batches, repetitions, seed)

@@ -40,6 +40,11 @@ def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
     Args:
         rng: The stream to draw from.
         shape: (out, in, *receptive field). The result is float64.
+
+    >>> import deep5 as d5
+    >>> drawn = d5.networks.glorot_uniform(d5.generator(0, "weights"), (2, 4))
+    >>> drawn.shape, bool(abs(drawn).max() <= (6 / (4 + 2)) ** 0.5)
+    ((2, 4), True)
     """
     fan_in, fan_out = _fans(shape)
     limit = math.sqrt(6.0 / (fan_in + fan_out))
@@ -47,19 +52,53 @@ def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 
 
 def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal with variance 2 / fan_in; for ReLU (He et al., ICCV 2015, equation 10). Arguments as `glorot_uniform`."""
+    """Normal with variance 2 / fan_in; for ReLU (He et al., ICCV 2015, equation 10).
+
+    Args:
+        rng: The stream to draw from.
+        shape: (out, in, *receptive field). The result is float64.
+
+    >>> import deep5 as d5
+    >>> drawn = d5.networks.he_normal(d5.generator(0, "weights"), (64, 32, 3, 3))
+    >>> drawn.shape, round(float(drawn.std()), 3), round((2 / (32 * 3 * 3)) ** 0.5, 3)
+    ((64, 32, 3, 3), 0.083, 0.083)
+    """
     drawn = rng.standard_normal(shape)
     drawn *= math.sqrt(2.0 / _fans(shape)[0])  # in place: a copy of the largest parameter would raise the memory peak
     return drawn
 
 
 def zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """All zero."""
+    """All zero.
+
+    Args:
+        rng: Not used.
+        shape: Any shape. The result is float64.
+
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("line")
+    >>> x, weight = build.input("x", ("N", 3)), build.parameter("weight", (2, 3))
+    >>> bias = build.parameter("bias", (2,), d5.networks.zeros)
+    >>> network = build.network({"y": build.op("Gemm", x, weight, bias, transB=1)})
+    >>> network.initial("bias")
+    array([0., 0.], dtype=float32)
+    """
     return np.zeros(shape)
 
 
 def ones(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """All one."""
+    """All one.
+
+    Args:
+        rng: Not used.
+        shape: Any shape. The result is float64.
+
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("scaled")
+    >>> scale = build.parameter("scale", (3,), d5.networks.ones)
+    >>> build.network({"y": build.op("Mul", build.input("x", ("N", 3)), scale)}).initial("scale")
+    array([1., 1., 1.], dtype=float32)
+    """
     return np.ones(shape)
 
 
@@ -92,7 +131,12 @@ class NetworkBuilder:
         self._counted: list[ir.Node] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
-        """Declare an input; a string in the shape is a symbolic dimension.
+        """Declare an input.
+
+        Args:
+            name: An unused name.
+            shape: Dimensions; a string is a symbolic dimension.
+            dtype: Element type; None: that of the builder.
 
         Raises:
             NetworkError: The name is taken, or a dimension or the element type is invalid.
@@ -107,6 +151,12 @@ class NetworkBuilder:
 
     def parameter(self, name: str, shape: Sequence[int], initializer: Initializer = glorot_uniform) -> ir.Value:
         """Declare a parameter (or buffer) with its initial distribution, drawn on first use.
+
+        Args:
+            name: An unused name; it determines the values that are drawn.
+            shape: Fixed dimensions, at least 0.
+            initializer: A function of a stream and a shape, such as `glorot_uniform`, `he_normal`, `zeros` or
+                `ones`.
 
         Raises:
             NetworkError: The name is taken, the shape is not fixed, or the distribution requires a higher rank.
@@ -134,6 +184,10 @@ class NetworkBuilder:
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         """Declare a constant, such as the shape of a Reshape.
 
+        Args:
+            name: An unused name.
+            array: Its value.
+
         Raises:
             NetworkError: The name is taken, or the array is not numeric.
         """
@@ -142,7 +196,11 @@ class NetworkBuilder:
         return self._initial(name, ir.Tensor(array, name=name))
 
     def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
-        """A number that is not a parameter, such as a scale; by default in the network's dtype.
+        """A number that is not a parameter, such as a scale.
+
+        Args:
+            number: Its value.
+            dtype: Element type; None: that of the builder.
 
         Raises:
             NetworkError: The argument is not a number.
@@ -254,6 +312,9 @@ class NetworkBuilder:
 
     def network(self, outputs: Mapping[str, ir.Value]) -> Network:
         """Finish the network with these values as its outputs, under these names.
+
+        Args:
+            outputs: Values from `op`, by the name of the output.
 
         Raises:
             NetworkError: The graph is not valid ONNX, has no outputs or invalid ones, mixes element types, or is

@@ -49,6 +49,16 @@ class MicrobatchPlan:
         framework: The framework of the measurements.
         threads: Its number of threads.
         layers: By node name.
+
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("filter")
+    >>> x, weight = build.input("x", ("N", 2, 6, 6)), build.parameter("weight", (3, 2, 3, 3))
+    >>> network = build.network({"y": build.op("Conv", x, weight)})
+    >>> plan = d5.networks.plan_microbatches(network, 4, 10_000, framework="reference", sizes=[1], rounds=3)
+    >>> plan.parts, plan.whole, plan.workspace_bytes <= plan.limit_bytes < plan.undivided_workspace_bytes
+    ({'Conv_1': (1, 1, 1, 1)}, False, True)
+    >>> str(plan.applied(network).inputs["x"])
+    'float32[4, 2, 6, 6]'
     """
 
     batch: int
@@ -90,6 +100,9 @@ class MicrobatchPlan:
 
     def applied(self, network: Network) -> Network:
         """Apply the plan to a network with the same nodes as the measured one.
+
+        Args:
+            network: The network; it is not changed.
 
         Raises:
             UsageError: The argument is not a network.

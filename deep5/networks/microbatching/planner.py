@@ -61,6 +61,14 @@ def plan_microbatches(
 
     References:
         Oyama, Ben-Nun, Hoefler and Matsuoka, Accelerating deep learning frameworks with micro-batches, CLUSTER 2018.
+
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("filter")
+    >>> x, weight = build.input("x", ("N", 2, 6, 6)), build.parameter("weight", (3, 2, 3, 3))
+    >>> network = build.network({"y": build.op("Conv", x, weight)})
+    >>> plan = d5.networks.plan_microbatches(network, 4, 10_000, framework="reference", sizes=[1], rounds=3)
+    >>> plan.layers["Conv_1"].division.parts, plan.layers["Conv_1"].reason
+    ((1, 1, 1, 1), 'undivided exceeds the limit')
     """
     check_network(network, "plan_microbatches")
     check_seed(seed, "plan_microbatches")

@@ -43,6 +43,15 @@ def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: S
         UsageError: The argument is not a network.
         NetworkError: An invalid plan, an unknown node, an operator that does not compute each sample independently,
             sizes that are not integers, or parts whose sums differ.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.lenet()
+    >>> divided = d5.networks.micro_batched(network, {"Conv_1": [16, 16]})
+    >>> [node.name for node in divided.nodes][:5]
+    ['Conv_1/split', 'Conv_1/part0', 'Conv_1/part1', 'Conv_1/joined', 'Tanh_1']
+    >>> str(network.inputs["input"]), str(divided.inputs["input"])
+    ('float32[N, 1, 28, 28]', 'float32[32, 1, 28, 28]')
+    >>> d5.check_equivalence(network, divided)
     """
     check_network(network, "micro_batched")
     if not isinstance(plan, Mapping) or not plan:

@@ -83,6 +83,12 @@ def unfit_convolutions(network: Network, algorithm: str) -> dict[str, str]:
     Raises:
         UsageError: The argument is not a network.
         UnknownName: Unknown algorithm.
+
+    >>> import deep5 as d5
+    >>> d5.networks.unfit_convolutions(d5.networks.lenet(), "winograd")
+    {'Conv_1': 'its kernel is of 5 x 5; allowed: 3 x 3', 'Conv_2': 'its kernel is of 5 x 5; allowed: 3 x 3'}
+    >>> d5.networks.unfit_convolutions(d5.networks.lenet(), "fft")
+    {}
     """
     return _unfit_convolutions(network, algorithm, "unfit_convolutions")
 

@@ -25,7 +25,16 @@ from deep5.networks.transforms.precision import with_precision
 __all__ = ["Transformation", "check_equivalence", "check_transformation"]
 
 Transformation = Callable[[Network], Network]
-"""Any function from a network to a network; it does not change its argument."""
+"""Any function from a network to a network; it does not change its argument.
+
+>>> import deep5 as d5
+>>> def named(network: d5.Network) -> d5.Network:
+...     return network.rename("Tanh_1", "first")
+>>> transformation: d5.Transformation = named
+>>> made = d5.check_transformation(transformation, d5.networks.mlp(features=3, hidden=4, classes=2))
+>>> [node.name for node in made.nodes][:2]
+['Gemm_1', 'first']
+"""
 
 TOLERANCE = 1e-9
 """Relative to the largest element. In float64, sums of a million terms in another order differ by about 1e-13, and the
@@ -130,6 +139,15 @@ def check_equivalence(
         UsageError: An argument is not a network, no batches, inputs that cannot be drawn, or an invalid tolerance or
             seed.
         Unsupported: The framework does not run one of them in float64.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.mlp(features=3, hidden=4, classes=2)
+    >>> d5.check_equivalence(network, network.rename("Tanh_1", "first"))
+    >>> try:
+    ...     d5.check_equivalence(network, network.replace_node("Tanh_1", "Relu"))
+    ... except d5.Deep5Error as error:
+    ...     print(str(error).partition(", first at")[0])
+    mlp instead of mlp: a batch of 1: the output 'logits' differs in 2 of 2 elements
     """
     what = "check_equivalence"
     check_network(before, what, "the network before")

@@ -79,6 +79,14 @@ def googlenet(
 
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, table 1, figures 2b and 3, section 5.
+
+    >>> import deep5 as d5
+    >>> with_losses = d5.networks.googlenet(classes=10, width=8, image=65)
+    >>> without = d5.networks.googlenet(classes=10, width=8, image=65, auxiliary=False)
+    >>> str(without.inputs["input"]), str(without.outputs["logits"])
+    ('float32[N, 3, 65, 65]', 'float32[N, 10]')
+    >>> sorted({name.partition(".")[0] for name in with_losses.parameter_specs.keys() - without.parameter_specs.keys()})
+    ['auxiliary1', 'auxiliary2']
     """
     from deep5.networks.edit.builder import glorot_uniform
 
@@ -140,6 +148,13 @@ def inception(
 
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, figure 2b and table 1.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.inception(width=8)
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 3, 32, 32]', 'float32[N, 10]')
+    >>> sum(node.op_type == "Concat" for node in network.nodes)  # one per module
+    3
     """
     from deep5.networks.edit.builder import glorot_uniform
 

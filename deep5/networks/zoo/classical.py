@@ -52,6 +52,15 @@ def lenet(
     References:
         LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998, figure 2; every
         feature map of the second convolution is connected to all of the first, and the last layer is linear.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.lenet()
+    >>> {name: str(spec) for name, spec in network.inputs.items()}
+    {'input': 'float32[N, 1, 28, 28]', 'label': 'int64[N]'}
+    >>> {name: str(spec) for name, spec in network.outputs.items()}
+    {'logits': 'float32[N, 10]', 'loss': 'float32[]'}
+    >>> sum(spec.size for spec in network.parameter_specs.values())
+    61706
     """
     from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, he_normal, zeros
 
@@ -84,9 +93,31 @@ def mlp(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
-    """A network with one hidden layer, to which training applies dropout with probability `dropout`.
+    """A network with one hidden layer.
 
-    Inputs `input` (N, features) and `label`; outputs and other arguments as for `lenet`.
+    Args:
+        features: Features of a sample.
+        hidden: Size of the hidden layer.
+        classes: Number of classes.
+        activation: As for `lenet`.
+        dropout: Dropout probability after the hidden layer.
+        loss: As for `lenet`.
+        dtype: Element type of parameters and features.
+        seed: As for `lenet`.
+
+    Returns:
+        Inputs `input` (N, features) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
+
+    Raises:
+        UsageError: An unknown activation, loss or dtype, a size that is not an integer of at least 1, or a dropout
+            outside [0, 1).
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.mlp(features=4, hidden=8, classes=3, activation="relu", dropout=0.5)
+    >>> {name: spec.shape for name, spec in network.parameter_specs.items()}
+    {'fc1.weight': (8, 4), 'fc1.bias': (8,), 'fc2.weight': (3, 8), 'fc2.bias': (3,)}
+    >>> [node.op_type for node in network.nodes]
+    ['Gemm', 'Relu', 'Constant', 'Dropout', 'Gemm', 'SoftmaxCrossEntropyLoss']
     """
     from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, he_normal
 

@@ -71,6 +71,13 @@ def squeezenet(
     References:
         Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size,
             arXiv:1602.07360, table 1 and figure 2. Here the last convolution has no ReLU: its means are the logits.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.squeezenet()
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 3, 224, 224]', 'float32[N, 1000]')
+    >>> sum(spec.size for spec in network.parameter_specs.values())
+    1248424
     """
     from deep5.networks.edit.builder import zeros
 
@@ -137,6 +144,13 @@ def mobilenet_v2(
 
     References:
         Sandler et al., MobileNetV2: Inverted residuals and linear bottlenecks, CVPR 2018, tables 1 and 2.
+
+    >>> import deep5 as d5
+    >>> for multiplier in (0.5, 1.0):
+    ...     network = d5.networks.mobilenet_v2(multiplier=multiplier)
+    ...     print(multiplier, sum(spec.size for spec in network.parameter_specs.values()))
+    0.5 1968680
+    1.0 3504872
     """
 
     check_arguments(dtype, loss, dropout, classes=classes, image=image)

@@ -55,6 +55,13 @@ def gpt(
 
     References:
         Radford et al., Language models are unsupervised multitask learners, 2019, section 2.3 and table 2.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.gpt(vocabulary=65, length=16, width=32, heads=4, layers=2)
+    >>> {name: str(spec) for name, spec in {**network.inputs, **network.outputs}.items()}
+    {'input': 'int64[N, 16]', 'label': 'int64[N, 16]', 'logits': 'float32[N, 16, 65]', 'loss': 'float32[]'}
+    >>> sum(spec.size for spec in d5.networks.gpt().parameter_specs.values())
+    124439808
     """
     from deep5.networks.edit.builder import NetworkBuilder
 

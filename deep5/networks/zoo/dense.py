@@ -56,6 +56,13 @@ def densenet121(
 
     References:
         Huang et al., Densely connected convolutional networks, CVPR 2017, table 1 and section 3.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.densenet121(classes=10, growth=8, image=32, blocks=(2, 2, 2))
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 3, 32, 32]', 'float32[N, 10]')
+    >>> d5.networks.analyse(network, batch=1).parameters
+    22218
     """
 
     check_arguments(dtype, loss, classes=classes, growth=growth, image=image)

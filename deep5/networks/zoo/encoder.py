@@ -63,6 +63,14 @@ def transformer(
     References:
         Vaswani et al., Attention is all you need, NeurIPS 2017, section 3; pre-norm: Xiong et al., ICML 2020, figure
         1b; learned positions, GELU and initial weights: Devlin et al., BERT, NAACL 2019, section 3 and appendix A.2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> network = d5.networks.transformer(vocabulary=20, length=6, width=8, heads=2, layers=1, classes=3)
+    >>> tokens = np.array([[1, 4, 9, 16, 5, 16], [0, 0, 0, 0, 0, 0]])
+    >>> executor = d5.framework("reference").executor(network)
+    >>> executor.inference({"input": tokens, "label": np.array([0, 2])})["logits"].shape
+    (2, 3)
     """
     from deep5.networks.edit.builder import NetworkBuilder
 

@@ -66,6 +66,14 @@ def alexnet(
     References:
         Krizhevsky, One weird trick for parallelizing convolutional neural networks, arXiv:1404.5997, section 5, after
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NeurIPS 2012.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.alexnet()  # the weights are drawn when they are first read
+    >>> sum(spec.size for spec in network.parameter_specs.values())
+    61100840
+    >>> small = d5.networks.alexnet(classes=10, width=8, image=63)
+    >>> str(small.inputs["input"]), str(small.outputs["logits"]), small.parameter_specs["conv1.weight"].shape
+    ('float32[N, 3, 63, 63]', 'float32[N, 10]', (8, 3, 11, 11))
     """
 
     check_arguments(dtype, loss, dropout=dropout, classes=classes, width=width, image=image)
@@ -118,6 +126,14 @@ def vgg(
     References:
         Simonyan and Zisserman, Very deep convolutional networks for large-scale image recognition, ICLR 2015, table 1;
         initial weights: He et al., ICCV 2015, equation 10.
+
+    >>> import deep5 as d5
+    >>> for depth in (11, 16):
+    ...     network = d5.networks.vgg(depth=depth)
+    ...     convolutions = [node for node in network.nodes if node.op_type == "Conv"]
+    ...     print(depth, len(convolutions), sum(spec.size for spec in network.parameter_specs.values()))
+    11 8 132863336
+    16 13 138357544
     """
 
     check_arguments(dtype, loss, dropout=dropout, depth=depth, classes=classes, width=width, image=image)

@@ -46,6 +46,13 @@ def lstm(
     References:
         Hochreiter and Schmidhuber, Long short-term memory, Neural Computation 9(8), 1997; with the forget gate of Gers,
         Schmidhuber and Cummins, Neural Computation 12(10), 2000.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.lstm(features=8, hidden=16, length=20)
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 20, 8]', 'float32[N, 10]')
+    >>> network.parameter_specs["lstm.input_weight"].shape  # ONNX: (directions, gates * hidden, features)
+    (1, 64, 8)
     """
     import numpy as np
 
@@ -109,6 +116,13 @@ def lstm_language_model(
 
     References:
         Zaremba, Sutskever and Vinyals, Recurrent neural network regularization, arXiv:1409.2329, sections 3.2 and 4.1.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.lstm_language_model(vocabulary=50, length=8, width=16, layers=2)
+    >>> {name: str(spec) for name, spec in {**network.inputs, **network.outputs}.items()}
+    {'input': 'int64[N, 8]', 'label': 'int64[N, 8]', 'logits': 'float32[N, 8, 50]', 'loss': 'float32[]'}
+    >>> sum(node.op_type == "LSTM" for node in network.nodes)
+    2
     """
     import numpy as np
 

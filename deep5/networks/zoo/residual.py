@@ -35,10 +35,29 @@ def resnet18(
 ) -> Network:
     """ResNet-18 for photographs: four stages of two basic blocks, projection shortcuts.
 
-    Arguments, results and errors are as for `resnet50`.
+    Args:
+        classes: Number of classes.
+        width: Channels of the first stage; each further one has twice as many.
+        image: As for `resnet50`.
+        loss: As for `lenet`.
+        dtype: Element type of parameters and images.
+        seed: As for `resnet50`.
+
+    Returns:
+        As `resnet50`.
+
+    Raises:
+        UsageError: An unknown loss or dtype, or a size that is not an integer of at least 1.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.resnet18()
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 3, 224, 224]', 'float32[N, 1000]')
+    >>> sum(spec.size for spec in network.parameter_specs.values())
+    11689512
     """
     return _of_basic_blocks("resnet18", (2, 2, 2, 2), classes, width, image, loss, dtype, seed)
 
@@ -54,10 +73,27 @@ def resnet34(
 ) -> Network:
     """ResNet-34 for photographs: four stages of 3, 4, 6 and 3 basic blocks, projection shortcuts.
 
-    Arguments, results and errors are as for `resnet50`.
+    Args:
+        classes: Number of classes.
+        width: Channels of the first stage; each further one has twice as many.
+        image: As for `resnet50`.
+        loss: As for `lenet`.
+        dtype: Element type of parameters and images.
+        seed: As for `resnet50`.
+
+    Returns:
+        As `resnet50`.
+
+    Raises:
+        UsageError: An unknown loss or dtype, or a size that is not an integer of at least 1.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (34 layers), option B shortcuts.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.resnet34(classes=10, width=8, image=64)
+    >>> str(network.inputs["input"]), sum(node.op_type == "Conv" for node in network.nodes)
+    ('float32[N, 3, 64, 64]', 36)
     """
     return _of_basic_blocks("resnet34", (3, 4, 6, 3), classes, width, image, loss, dtype, seed)
 
@@ -100,6 +136,14 @@ def resnet50(
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (50 layers), option B shortcuts;
         position of the stride and initial weights: Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1
             hour, arXiv:1706.02677, section 5.1.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.resnet50()
+    >>> sum(spec.size for spec in network.parameter_specs.values()), len(network.buffer_specs)
+    (25557032, 106)
+    >>> shorter = d5.networks.resnet50(classes=10, width=8, image=64, blocks=(1, 1, 1, 1))
+    >>> str(shorter.inputs["input"]), str(shorter.outputs["logits"])
+    ('float32[N, 3, 64, 64]', 'float32[N, 10]')
     """
     from deep5.networks.edit.builder import zeros
 

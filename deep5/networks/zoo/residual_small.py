@@ -47,6 +47,13 @@ def resnet(
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts: every
         second pixel, missing channels are zero).
+
+    >>> import deep5 as d5
+    >>> for depth in (8, 20):
+    ...     network = d5.networks.resnet(depth=depth)
+    ...     print(depth, str(network.inputs["input"]), sum(spec.size for spec in network.parameter_specs.values()))
+    8 float32[N, 3, 32, 32] 75290
+    20 float32[N, 3, 32, 32] 269722
     """
     from deep5.networks.edit.builder import glorot_uniform
 
@@ -99,6 +106,14 @@ def resnet18_small(
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts;
         initial weights: He et al., ICCV 2015, equation 10.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.resnet18_small(width=8)
+    >>> str(network.inputs["input"]), network.parameter_specs["conv0.weight"].shape
+    ('float32[N, 3, 32, 32]', (8, 3, 3, 3))
+    >>> analysis = d5.networks.analyse(network, batch=1)
+    >>> [layer.outputs[0].shape for layer in analysis.layers if layer.op_type == "GlobalAveragePool"]
+    [(1, 64, 1, 1)]
     """
     from deep5.networks.edit.builder import glorot_uniform
 
@@ -145,6 +160,13 @@ def wide_resnet(
     References:
         Zagoruyko and Komodakis, Wide residual networks, BMVC 2016, table 1 and figure 1d; order of the layers: He et
         al., Identity mappings in deep residual networks, ECCV 2016, figure 4e.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.wide_resnet(depth=10, widen=2)
+    >>> str(network.inputs["input"]), str(network.outputs["logits"])
+    ('float32[N, 3, 32, 32]', 'float32[N, 10]')
+    >>> sum(spec.size for spec in network.parameter_specs.values())
+    303706
     """
     from deep5.networks.edit.builder import glorot_uniform
 
