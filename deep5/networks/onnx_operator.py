@@ -26,6 +26,9 @@ class ONNXOperator(Operator):
         outputs: The number of outputs to compute.
         attributes: ONNX's attributes, by name.
 
+    Attributes:
+        title: ONNX's name.
+
     Raises:
         UsageError: Unknown ONNX operator.
 
@@ -40,7 +43,11 @@ class ONNXOperator(Operator):
         self.title = op_type
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The specifications of the outputs, as inferred by ONNX."""
+        """The specifications of the outputs, as inferred by ONNX.
+
+        Args:
+            inputs: Specifications of the inputs.
+        """
         return tuple(self.network(inputs).outputs.values())
 
     def network(self, inputs: Sequence[TensorSpec]) -> Network:
@@ -70,6 +77,9 @@ class ONNXOperator(Operator):
     def forward(self, *inputs: Array) -> Any:
         """Not supported: a framework runs the operator.
 
+        Args:
+            inputs: Not used.
+
         Raises:
             Unsupported: Always.
         """
@@ -82,7 +92,17 @@ class ONNXOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """Not supported: a framework differentiates the operator; raises as `forward`."""
+        """Not supported: a framework differentiates the operator.
+
+        Args:
+            output_grads: Not used.
+            inputs: Not used.
+            outputs: Not used.
+            needs: Not used.
+
+        Raises:
+            Unsupported: Always.
+        """
         raise Unsupported(
             f"{self.op_type} is differentiated by a framework; remedy: d5.framework(NAME).operator_executor(…)"
         )

@@ -83,6 +83,9 @@ class CppOperator(Operator):
     def forward(self, *inputs: Array) -> Any:
         """The outputs for NumPy arrays.
 
+        Args:
+            inputs: NumPy arrays.
+
         Raises:
             ShapeError: The operator does not accept the inputs.
             OperatorError: It does not compile, or failed.
@@ -101,7 +104,13 @@ class CppOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """The gradients for NumPy arrays; see `Operator.backward`.
+        """The gradients for NumPy arrays.
+
+        Args:
+            output_grads: As for `Operator.backward`.
+            inputs: As for `Operator.backward`.
+            outputs: As for `Operator.backward`.
+            needs: As for `Operator.backward`.
 
         Raises:
             ShapeError: The arrays do not match those of `forward`, or `needs`.
@@ -169,7 +178,10 @@ class CppOperator(Operator):
         return total
 
     def text(self, device: str = "cpu") -> str:
-        """The text of the source.
+        """The source, as a string.
+
+        Args:
+            device: `"cpu"` or `"cuda"`.
 
         Raises:
             Unsupported: There is none for the device.
@@ -187,7 +199,14 @@ class CppOperator(Operator):
             ) from error
 
     def source_path(self, device: str = "cpu") -> Path | None:
-        """The file of the source; None if the class contains the source itself; raises as `text`."""
+        """The file of the source; None if the class contains the source itself.
+
+        Args:
+            device: `"cpu"` or `"cuda"`.
+
+        Raises:
+            Unsupported: There is none for the device.
+        """
         return source_path(type(self), self._source(device))
 
     def _source(self, device: str) -> str | Path:

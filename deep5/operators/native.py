@@ -23,6 +23,10 @@ class NativeOperator(Operator):
         specs: Maps input specifications to output specifications; None: any output is valid.
         settings: Further arguments of the function, by name.
 
+    Attributes:
+        says_specs: Whether `specs` was given.
+        title: The function's name.
+
     Raises:
         UsageError: `function` is not callable, or `framework` is not a name.
 
@@ -48,7 +52,10 @@ class NativeOperator(Operator):
         self.title = str(getattr(function, "__name__", type(function).__name__))
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The result of the given `specs`; see `says_specs`.
+        """The result of the given `specs`.
+
+        Args:
+            inputs: Specifications of the inputs.
 
         Raises:
             Unsupported: None was given.
@@ -58,7 +65,11 @@ class NativeOperator(Operator):
         return self._specs(*inputs)
 
     def forward(self, *inputs: Array) -> Any:
-        """The function's result for native arrays."""
+        """The function's result for native arrays.
+
+        Args:
+            inputs: Native arrays.
+        """
         return self.function(*inputs, **self.settings)
 
     def backward(
@@ -69,6 +80,12 @@ class NativeOperator(Operator):
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
         """Raise an error: the framework differentiates the function.
+
+        Args:
+            output_grads: Not used.
+            inputs: Not used.
+            outputs: Not used.
+            needs: Not used.
 
         Raises:
             Unsupported: Always.
