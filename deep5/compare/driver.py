@@ -44,6 +44,9 @@ def run_comparison(
 ) -> ComparisonResult:
     """Prove that candidates compute the same, time them in turn, and evaluate the times.
 
+    A comparison starts several processes per candidate. The example shows only a call that is refused before the
+    first; with `frameworks=["reference", "onnxruntime"]` it runs.
+
     Args:
         recipe: A registered name, or the path of a Python file.
         out: Parent of the comparison's folder.
@@ -68,10 +71,20 @@ def run_comparison(
             - `time_limit_s`: Time limit of one process, in seconds; default: 600.
             - `memory_limit_bytes`: Memory limit of one process; default: nine tenths of the free memory.
 
+    Returns:
+        The comparison: the proof, all times, and a verdict for each candidate.
+
     Raises:
         UsageError: An unknown option or one of the wrong type, or candidates that cannot be compared; nothing is left
             on disk.
         RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
+
+    >>> import deep5 as d5
+    >>> try:
+    ...     result = d5.run_comparison("digits_lenet", frameworks=["reference"], size="smoke")
+    ... except d5.UsageError as error:
+    ...     print(str(error).partition("; remedy")[0])
+    one candidate, reference; allowed: at least two
     """
     session = Session()
     options = given_options(options)

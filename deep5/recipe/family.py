@@ -25,6 +25,19 @@ class RecipeFamily:
         parts: Returns, for the name of a case, the definitions of a recipe file: `FIXED`, `MUTABLE` and `METRICS`, and
             optionally `SIZES` and `STUDY`.
         internal: True if the recipes measure their own package: `deep5 list` shows them only with `--all`.
+
+    >>> def parts(case: str) -> dict:
+    ...     import deep5 as d5
+    ...     size = int(case.removeprefix("batch_"))
+    ...     return {
+    ...         "FIXED": {"model": "lenet", "dataset": "digits", "epochs": 1},
+    ...         "MUTABLE": {"batch_size": size, "framework": "reference", "optimizer": "adam"},
+    ...         "METRICS": [(d5.TestAccuracy(), None)],
+    ...     }
+    >>> cases = {"batch_32": "LeNet with batches of 32.", "batch_64": "LeNet with batches of 64."}
+    >>> FAMILY = RecipeFamily(cases=cases, parts=parts)
+    >>> FAMILY.parts("batch_64")["MUTABLE"]["batch_size"], FAMILY.internal
+    (64, False)
     """
 
     cases: Mapping[str, str]

@@ -1,4 +1,16 @@
-"""Results on disk, as tables, and as MLPerf events; `load` reads all under a root, other names are in the modules."""
+"""Results on disk, as tables, and as MLPerf events; `load` reads all under a root, other names are in the modules.
+
+>>> import tempfile
+>>> import deep5 as d5
+>>> folder = tempfile.TemporaryDirectory()
+>>> with d5.record("mine", out=folder.name, quiet=True) as run:
+...     with run.epoch():
+...         with run.step(batch_size=8):
+...             run.log(loss=0.5)
+>>> d5.results.load(folder.name)[["recipe", "status", "metric.training_loss"]].to_dict("records")
+[{'recipe': 'mine', 'status': 'success', 'metric.training_loss': 0.5}]
+>>> folder.cleanup()
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -47,6 +47,23 @@ def load(
     Raises:
         UsageError: The folder or a column does not exist, or samples are not in deep5's format.
         MissingDependency: pandas is not installed.
+
+    >>> import tempfile
+    >>> import deep5 as d5
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for name in ("first", "second"):
+    ...     with d5.record(name, out=folder.name, quiet=True) as run:
+    ...         with run.epoch():
+    ...             for loss in (0.75, 0.25):
+    ...                 with run.step(batch_size=8):
+    ...                     run.log(loss=loss)
+    >>> frame = d5.results.load(folder.name)
+    >>> sorted(frame["recipe"]), frame["metric.training_loss"].tolist(), frame.attrs["units"]["metric.training_loss"]
+    (['first', 'second'], [0.5, 0.5], 'nat')
+    >>> samples = d5.results.load(folder.name, where={"recipe": "second"}, samples=True)
+    >>> samples[samples["metric"] == "training_loss"][["step", "value"]].values.tolist()
+    [[0, 0.75], [1, 0.25]]
+    >>> folder.cleanup()
     """
     pandas = _pandas()
     if where is not None and not isinstance(where, Mapping):

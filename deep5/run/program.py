@@ -57,6 +57,19 @@ def run_recipe(
         RecipeError: The recipe is not valid.
         UsageError: It requests ranks that only a separate program could start.
         RunFailed: The run started and could not be completed.
+
+    >>> import tempfile
+    >>> import deep5 as d5
+    >>> fixed = {
+    ...     "model": "mlp", "model_kwargs": {"features": 16, "hidden": 8, "classes": 3}, "epochs": 2,
+    ...     "dataset": "synthetic", "dataset_kwargs": {"shape": (16,), "classes": 3, "train": 48, "test": 12},
+    ... }
+    >>> mutable = {"batch_size": 16, "framework": "reference", "optimizer": "adam", "optimizer_kwargs": {"lr": 0.1}}
+    >>> metrics = [(d5.TestAccuracy(), ">= 50 %"), (d5.TrainingLoss(), None)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = d5.run_recipe(fixed, mutable, metrics, settings={"batch_size": 8}, out=folder, quiet=True)
+    ...     print(result.status, bool(result), result.metric("test_accuracy") >= 50)
+    success True True
     """
     caller = sys._getframe(1).f_globals
     script = caller.get("__name__") == "__main__"

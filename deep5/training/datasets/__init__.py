@@ -1,4 +1,13 @@
-"""Data sets by name. A name is imported on first use."""
+"""Data sets by name. A name is imported on first use.
+
+>>> import deep5 as d5
+>>> data = d5.datasets.digits(limit=1000)
+>>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+(1000, 359, {'input': 'float32[1, 28, 28]', 'label': 'int64[]'})
+>>> sampler = d5.ShuffleSampler(data.train, 64, seed=1)
+>>> len(sampler)
+16
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

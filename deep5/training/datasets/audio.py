@@ -62,6 +62,19 @@ def audio_folder(
     Raises:
         UsageError: A folder is missing or empty, a file is damaged or of another encoding, or the files differ in
             sample rate, channels or length; the message names the files.
+
+    >>> import tempfile, wave
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for path in (Path(folder, name) for name in ("no/a.wav", "no/b.wav", "yes/a.wav", "yes/b.wav")):
+    ...         path.parent.mkdir(exist_ok=True)
+    ...         with wave.open(str(path), "wb") as file:
+    ...             file.setparams((1, 2, 8000, 0, "NONE", ""))  # mono, 16 bits, 8 kHz
+    ...             file.writeframes(bytes(2 * 400))
+    ...     data = d5.datasets.audio_folder(folder, length=800, test_share=0.5)
+    ...     print(len(data.train), len(data.test), str(data.train.specs["input"]), data.description["classes"])
+    2 2 float32[1, 800] ['no', 'yes']
     """
     what, root = "audio_folder", given_path("audio_folder", folder)
     if length is not None and (

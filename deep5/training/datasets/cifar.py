@@ -68,6 +68,17 @@ def cifar10(
     References:
         Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, records of one label
         byte and 3072 pixel bytes.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in names:
+    ...         _ = Path(folder, name).write_bytes(2 * bytes([7, *[128] * 3072]))  # two gray images of class 7
+    ...     data = d5.datasets.cifar10(folder=folder, pixels="unit")
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (10, 2, {'input': 'float32[3, 32, 32]', 'label': 'int64[]'})
     """
     root = find_or_fetch("cifar-10-batches-bin", "cifar10", [_CIFAR10], folder=folder, download=download)
     # Per-channel mean and standard deviation of the 50 000 training images, with values in [0, 1].
@@ -106,6 +117,18 @@ def cifar100(
     References:
         Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, records of a
         coarse-label byte, a fine-label byte and 3072 pixel bytes.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("train.bin", "test.bin"):
+    ...         _ = Path(folder, name).write_bytes(2 * bytes([3, 42, *[128] * 3072]))  # coarse class 3, fine class 42
+    ...     for labels in ("fine", "coarse"):
+    ...         print(d5.datasets.cifar100(folder=folder, labels=labels).train.batch(np.arange(2))["label"])
+    [42 42]
+    [3 3]
     """
     if labels not in ("coarse", "fine"):
         raise UsageError(f"cifar100 with labels {labels!r:.60}; allowed: 'fine', 'coarse'")

@@ -31,6 +31,14 @@ def synthetic(
 
     Raises:
         UsageError: The shape is not a sequence, or a size is not an integer of at least 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(3, 8, 8), classes=4, train=12, test=8)
+    >>> len(data.train), len(data.test), str(data.train.specs["input"])
+    (12, 8, 'float32[3, 8, 8]')
+    >>> data.train.batch(np.arange(6))["label"]
+    array([0, 1, 2, 3, 0, 1])
     """
     if not isinstance(shape, Sequence):
         raise UsageError(

@@ -65,6 +65,18 @@ def image_folder(
         UsageError: A folder is missing or empty, or an argument is out of its range. A batch with an image that does
             not decode raises an error that names the image.
         MissingDependency: Pillow is not installed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for path in (Path(folder, name) for name in ("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")):
+    ...         path.parent.mkdir(exist_ok=True)
+    ...         Image.new("RGB", (40, 30)).save(path)
+    ...     data = d5.datasets.image_folder(folder, size=32, test_share=0.5)
+    ...     print(len(data.train), len(data.test), str(data.train.specs["input"]), data.description["classes"])
+    2 2 float32[3, 32, 32] ['cat', 'dog']
     """
     what, root = "image_folder", given_path("image_folder", folder)
     decoder = Decoder(size=size, channels=channels, fit=fit)

@@ -70,6 +70,13 @@ def synthetic_files(
         UsageError: A number is out of its range.
         OutputError: The cache cannot be written.
         MissingDependency: Images in folders or TFRecord files require Pillow, which is not installed.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic_files(like="mnist", train=10, test=4)
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (10, 4, {'input': 'float32[1, 28, 28]', 'label': 'int64[]'})
+    >>> data.description["source"]
+    'synthetic files in the format of MNIST, IDX files'
     """
     if like not in _FORMATS:
         raise UnknownName("format of synthetic files", like, _FORMATS)

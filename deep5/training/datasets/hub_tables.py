@@ -71,6 +71,13 @@ def hugging_face(
         UsageError: A column is missing, has missing values, strings or rows of different lengths (the message names row
             and column), or an argument is out of its range.
         MissingDependency: `datasets` is not installed, or Pillow if there are images.
+
+    >>> import datasets
+    >>> import deep5 as d5
+    >>> rows = datasets.Dataset.from_dict({"width": [1.0, 2.0, 3.0, 4.0], "height": [4, 3, 2, 1], "kind": list("abab")})
+    >>> data = d5.datasets.hugging_face(rows, label="kind", test_share=0.5)
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (2, 2, {'input': 'float32[2]', 'label': 'int64[]'})
     """
     what = "hugging_face"
     parts = _parts(what, data)

@@ -87,6 +87,18 @@ def mnist(
     References:
         LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, Proceedings of the
         IEEE 86(11), 1998; the IDX format: "The MNIST database of handwritten digits".
+
+    >>> import struct, tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in ("train", "t10k"):  # two black images of class 5
+    ...         pixels = struct.pack(">4i", 2051, 2, 28, 28) + bytes(2 * 28 * 28)
+    ...         _ = Path(folder, f"{part}-images-idx3-ubyte").write_bytes(pixels)
+    ...         _ = Path(folder, f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 2) + bytes([5, 5]))
+    ...     data = d5.datasets.mnist(folder=folder, pixels="unit")
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (2, 2, {'input': 'float32[1, 28, 28]', 'label': 'int64[]'})
     """
     root = find_or_fetch("mnist", "mnist", _MNIST, folder=folder, download=download)
     # Mean and standard deviation of the 60 000 training images, with values in [0, 1].
@@ -121,6 +133,18 @@ def fashion_mnist(
     References:
         Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms,
         arXiv:1708.07747, 2017.
+
+    >>> import struct, tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in ("train", "t10k"):  # two black images of class 5
+    ...         pixels = struct.pack(">4i", 2051, 2, 28, 28) + bytes(2 * 28 * 28)
+    ...         _ = Path(folder, f"{part}-images-idx3-ubyte").write_bytes(pixels)
+    ...         _ = Path(folder, f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 2) + bytes([5, 5]))
+    ...     data = d5.datasets.fashion_mnist(folder=folder, pixels="unit")
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (2, 2, {'input': 'float32[1, 28, 28]', 'label': 'int64[]'})
     """
     root = find_or_fetch("fashion-mnist", "fashion_mnist", _FASHION, folder=folder, download=download)
     return _splits("Fashion-MNIST", root, pixels, (0.2860, 0.3530), limit, test_limit)

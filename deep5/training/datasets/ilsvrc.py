@@ -85,6 +85,19 @@ def imagenet(
     References:
         Russakovsky et al., ImageNet large scale visual recognition challenge, International Journal of Computer Vision
         115(3), 2015.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in ("train", "val"):
+    ...         for name in ("n01440764", "n01443537"):  # WordNet IDs: the classes 0 and 1
+    ...             Path(folder, part, name).mkdir(parents=True)
+    ...             Image.new("RGB", (96, 72)).save(Path(folder, part, name, "1.JPEG"))
+    ...     data = d5.datasets.imagenet(folder=folder, size=64, classes=2)
+    ...     print(len(data.train), len(data.test), str(data.train.specs["input"]))
+    2 2 float32[3, 64, 64]
     """
     what = "imagenet"
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:

@@ -37,7 +37,7 @@ def file_list(
     test_limit: int | None = None,
     workers: int | None = None,
 ) -> Splits:
-    """Image files listed in a plain-text or CSV file of `path label` lines, decoded on access.
+    r"""Image files listed in a plain-text or CSV file of `path label` lines, decoded on access.
 
     Args:
         train: The list: one line per image, with its path and label separated by a space or, in a .csv file, a comma.
@@ -63,6 +63,19 @@ def file_list(
     Raises:
         UsageError: A list or an image is missing, a line is wrong, or an argument is out of its range.
         MissingDependency: Pillow is not installed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in range(4):
+    ...         Image.new("RGB", (40, 30)).save(Path(folder, f"{number}.png"))
+    ...     listed = Path(folder, "train.txt")
+    ...     _ = listed.write_text("0.png cat\n1.png dog\n2.png cat\n3.png dog\n")
+    ...     data = d5.datasets.file_list(str(listed), size=32, test_share=0.5)
+    ...     print(len(data.train), len(data.test), str(data.train.specs["input"]), data.description["classes"])
+    2 2 float32[3, 32, 32] {'cat': 0, 'dog': 1}
     """
     what = "file_list"
     decoder = Decoder(size=size, channels=channels, fit=fit)

@@ -60,6 +60,15 @@ def arrays(
 
     Raises:
         UsageError: A file is missing or corrupt, or holds objects; or the arrays have different numbers of samples.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/train.npz", input=np.ones((10, 3), np.float32), label=np.arange(10) % 2)
+    ...     data = d5.datasets.arrays(f"{folder}/train.npz", test_share=0.2)
+    ...     print(len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()})
+    8 2 {'input': 'float32[3]', 'label': 'int64[]'}
     """
     what = "arrays"
     read, digest = _read(train)

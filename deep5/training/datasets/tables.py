@@ -55,7 +55,7 @@ def table(
     limit: int | None = None,
     test_limit: int | None = None,
 ) -> Splits:
-    """A table: feature columns as inputs and a target column as label, from CSV, Parquet or a data frame.
+    r"""A table: feature columns as inputs and a target column as label, from CSV, Parquet or a data frame.
 
     Columns of numbers and booleans become one input each, columns of strings one input for each different string. All
     decisions are in the description, which `deep5 show dataset` prints.
@@ -90,6 +90,16 @@ def table(
         UsageError: A file or column is missing, a cell has no value or one that does not fit its column (the message
             names file, row, column and value), or an argument is out of its range.
         MissingDependency: pyarrow is not installed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "points.csv")
+    ...     _ = path.write_text("x,color,kind\n" + "1.5,red,a\n2.5,blue,b\n" * 5)
+    ...     data = d5.datasets.table(path, target="kind", test_share=0.2)
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (8, 2, {'input': 'float32[3]', 'label': 'int64[]'})
     """
     what = "table"
     for name, given, allowed in (("encoding", encoding, _ENCODINGS), ("missing", missing, _MISSING)):

@@ -101,6 +101,18 @@ def text(
     Raises:
         UsageError: A file is missing, empty, not UTF-8 (the message names line and byte) or too short, or an argument
             is out of its range.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "text.txt")
+    ...     _ = path.write_text("abcd" * 20)
+    ...     data = d5.datasets.text(str(path), length=6)
+    >>> batch = data.train.batch(np.array([0]))
+    >>> batch["input"], batch["label"]  # each label is the next character
+    (array([[0, 1, 2, 3, 0, 1]]), array([[1, 2, 3, 0, 1, 2]]))
     """
     what = "text"
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:
@@ -185,6 +197,19 @@ def text_folder(
     Raises:
         UsageError: A folder or file is missing, empty or not UTF-8 (the message names line and byte), or an argument is
             out of its range.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("bad/1.txt", "bad/2.txt", "good/1.txt", "good/2.txt"):
+    ...         Path(folder, name).parent.mkdir(exist_ok=True)
+    ...         _ = Path(folder, name).write_text(f"a {name[:-6]} film")
+    ...     data = d5.datasets.text_folder(folder, length=5, test_share=0.5)
+    ...     print(data.train.batch(np.arange(2)))
+    {'input': array([[2, 4, 3, 0, 0],
+           [2, 5, 3, 0, 0]]), 'label': array([0, 1])}
     """
     what, root = "text_folder", given_path("text_folder", folder)
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:

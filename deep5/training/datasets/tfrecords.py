@@ -76,6 +76,19 @@ def tfrecord(
 
     References:
         TensorFlow, "TFRecord and tf.train.Example".
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.training.datasets.example import encode_example
+    >>> from deep5.training.datasets.record_files import write_records
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     records = [encode_example({"x": [0.5, 1.5], "class": [number % 2]}) for number in range(10)]
+    ...     write_records(f"{folder}/train.tfrecord", records)
+    ...     features = {"input": "x: float32[2]", "label": "class"}
+    ...     data = d5.datasets.tfrecord(f"{folder}/train.tfrecord", features=features)
+    ...     print(len(data.train), len(data.test), data.train.batch(np.array([0])))
+    8 2 {'input': array([[0.5, 1.5]], dtype=float32), 'label': array([1])}
     """
     what = "tfrecord"
     groups = [listed_files(what, "train", train, "TFRecord files")]

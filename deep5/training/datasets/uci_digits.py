@@ -32,6 +32,15 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
     References:
         Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI Machine Learning Repository, 1998, test part
         (CC BY 4.0), as provided by scikit-learn's `load_digits`.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.datasets.digits(size=8, limit=100)
+    >>> len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()}
+    (100, 359, {'input': 'float32[1, 8, 8]', 'label': 'int64[]'})
+    >>> batch = data.train.batch(np.arange(4))
+    >>> batch["input"].shape, float(batch["input"].max()), batch["label"]
+    ((4, 1, 8, 8), 1.0, array([0, 1, 2, 3]))
     """
     if not (isinstance(size, int) and size >= 8):
         raise UsageError(f"digits of size {size!r}; allowed: an integer of at least 8")

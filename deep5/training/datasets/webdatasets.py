@@ -84,6 +84,20 @@ def webdataset(
 
     References:
         Aizman, Maltby and Breuel, High performance I/O for large scale deep learning, IEEE Big Data, 2019.
+
+    >>> import tarfile, tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with tarfile.open(f"{folder}/train.tar", "w") as file:
+    ...         for number in range(4):
+    ...             for name, content in ((f"{number}.json", "[1.5, 2.5]"), (f"{number}.cls", f"{number % 2}")):
+    ...                 _ = Path(folder, name).write_text(content)
+    ...                 file.add(f"{folder}/{name}", arcname=name)
+    ...     parts = {"input": "json", "label": "cls"}
+    ...     data = d5.datasets.webdataset(f"{folder}/train.tar", parts=parts, test_share=0.5)
+    ...     print(len(data.train), len(data.test), {name: str(spec) for name, spec in data.train.specs.items()})
+    2 2 {'input': 'float32[2]', 'label': 'int64[]'}
     """
     what = "webdataset"
     stated = _stated(what, parts)
