@@ -426,7 +426,7 @@ _FINISHED = _Finished()
 class SingleRank:
     """The communicator of a run with one process: every collective is the identity and sends nothing.
 
-    Methods and arguments are those of `Communicator`.
+    Methods, their arguments and attributes are those of `Communicator`.
 
     >>> import numpy as np
     >>> total = np.array([3.0]); SingleRank().all_reduce(total); float(total[0])

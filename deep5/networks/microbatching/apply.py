@@ -52,13 +52,13 @@ class MicrobatchPlan:
 
     >>> import deep5 as d5
     >>> build = d5.NetworkBuilder("filter")
-    >>> x, weight = build.input("x", ("N", 2, 6, 6)), build.parameter("weight", (3, 2, 3, 3))
+    >>> x, weight = build.input("x", ("N", 8, 32, 32)), build.parameter("weight", (8, 8, 3, 3))
     >>> network = build.network({"y": build.op("Conv", x, weight)})
-    >>> plan = d5.networks.plan_microbatches(network, 4, 10_000, framework="reference", sizes=[1], rounds=3)
+    >>> plan = d5.networks.plan_microbatches(network, 16, 4 << 20, framework="reference", sizes=[4], rounds=3)
     >>> plan.parts, plan.whole, plan.workspace_bytes <= plan.limit_bytes < plan.undivided_workspace_bytes
-    ({'Conv_1': (1, 1, 1, 1)}, False, True)
+    ({'Conv_1': (4, 4, 4, 4)}, False, True)
     >>> str(plan.applied(network).inputs["x"])
-    'float32[4, 2, 6, 6]'
+    'float32[16, 8, 32, 32]'
     """
 
     batch: int

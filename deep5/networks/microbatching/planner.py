@@ -64,11 +64,11 @@ def plan_microbatches(
 
     >>> import deep5 as d5
     >>> build = d5.NetworkBuilder("filter")
-    >>> x, weight = build.input("x", ("N", 2, 6, 6)), build.parameter("weight", (3, 2, 3, 3))
+    >>> x, weight = build.input("x", ("N", 8, 32, 32)), build.parameter("weight", (8, 8, 3, 3))
     >>> network = build.network({"y": build.op("Conv", x, weight)})
-    >>> plan = d5.networks.plan_microbatches(network, 4, 10_000, framework="reference", sizes=[1], rounds=3)
+    >>> plan = d5.networks.plan_microbatches(network, 16, 4 << 20, framework="reference", sizes=[4], rounds=3)
     >>> plan.layers["Conv_1"].division.parts, plan.layers["Conv_1"].reason
-    ((1, 1, 1, 1), 'undivided exceeds the limit')
+    ((4, 4, 4, 4), 'undivided exceeds the limit')
     """
     check_network(network, "plan_microbatches")
     check_seed(seed, "plan_microbatches")
