@@ -23,6 +23,8 @@ __all__ = ["chromium"]
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = ["Start", "Tutorials", "How-to", "Reference", "Explanation", "Results", "Project"]
+INSIDE = ("file:", "data:", "blob:", "about:")
+EXCESS = "const page = document.documentElement; return page.scrollWidth - page.clientWidth"
 WIDTHS = {"desktop": 1280, "phone": 390}
 
 
@@ -89,9 +91,8 @@ def test_what_is_loaded_from_elsewhere_is_found(tmp_path: Path) -> None:
         '<a href="https://example.org/good">x</a><link rel="stylesheet" href="//example.org/a.css">'
         '<script src="https://example.org/b.js"></script><img src="c.png"><p style="background: url(http://d.org/e)">'
     )
-    (tmp_path / "style.css").write_text(
-        "@font-face {src: url('https://example.org/f.woff')} a {background: url(g.png)}"
-    )
+    style = "@font-face {src: url('https://example.org/f.woff')} a {background: url(g.png)}"
+    (tmp_path / "style.css").write_text(style)
     assert foreign(tmp_path) == [
         "page.html: //example.org/a.css",
         "page.html: https://example.org/b.js",
@@ -101,9 +102,8 @@ def test_what_is_loaded_from_elsewhere_is_found(tmp_path: Path) -> None:
 
 
 def open_page(driver: Any, address: str, width: int, scheme: str) -> None:
-    driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
+    chosen = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [chosen]})
     metrics = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.get(address)
@@ -132,17 +132,12 @@ def test_every_page_in_a_browser(site: Path, chromium: Any, width: str, scheme: 
     for page in pages_of(site):
         open_page(chromium, page.as_uri(), WIDTHS[width], scheme)
         name = page.relative_to(site)
-        wrong += [f"{name}: {entry['message']}" for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
-        wrong += [
-            f"{name} requests {each}"
-            for each in requested(chromium)
-            if not each.startswith(("file:", "data:", "blob:"))
-        ]
-        widest = chromium.execute_script(
-            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-        if widest > 0:
-            wrong.append(f"{name} is {widest} pixels wider than the window")
+        errors = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+        wrong += [f"{name}: {message}" for message in errors]
+        wrong += [f"{name} requests {each}" for each in requested(chromium) if not each.startswith(INSIDE)]
+        excess = chromium.execute_script(EXCESS)
+        if excess > 0:
+            wrong.append(f"{name} is {excess} pixels wider than the window")
         colors = chromium.execute_script("return document.body.getAttribute('data-md-color-scheme')")
         if colors != {"light": "default", "dark": "slate"}[scheme]:
             wrong.append(f"{name} has the colors {colors}")
@@ -257,9 +252,8 @@ def test_a_chart_of_a_table_without_its_record_is_named() -> None:
     from mkdocs.exceptions import PluginError
 
     table = "# Page\n\n| framework | node, of 4 |\n|---|---:|\n| `a` | 3 |\n\n<!-- chart: passed -->\n"
-    with pytest.raises(
-        PluginError, match="page.md shows a chart and does not state its command, date, machine, versions"
-    ):
+    missing = r"page\.md shows a chart and does not state its command, date, machine, versions"
+    with pytest.raises(PluginError, match=missing):
         table_figures.with_charts(table, "page.md")
 
 
@@ -271,9 +265,8 @@ def test_a_chart_of_a_table_without_its_record_is_named() -> None:
 def test_a_tutorial_runs(name: str) -> None:
     """Every cell; the site shows this execution."""
     notebook = notebooks.executed(name)
-    drawn = sum(
-        "image/svg+xml" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
     assert drawn >= 1, "a tutorial has charts"
 
 
