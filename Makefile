@@ -30,7 +30,7 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help run venv browser test test-all docs bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
+.PHONY: help run venv browser test test-all docs figures bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -93,6 +93,9 @@ validate: $(VENV)/.complete ## Compare drawn cases of every operator with what d
 
 docs: $(VENV)/.complete ## The site of the documentation in site/, which fails at the first warning: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+figures: $(VENV)/.complete ## Run the commands whose results the site shows, on an otherwise idle machine: an hour; ONLY=name,name
+	$(BIN)/python docs/building/stored_results.py $(if $(ONLY),--only $(ONLY))
 
 mutants: $(VENV)/.complete ## Plant each fault of tests/mutants.txt in a copy: the tests that it names must catch it
 	$(BIN)/python tests/support/mutants.py

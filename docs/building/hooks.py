@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 
 import api_pages
 import chart_style
+import gallery
 import mathematics
 import notebooks
 import outside_links
@@ -37,6 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages and files that are made of the code, of results and of notebooks."""
     made = {
         **api_pages.pages(),
+        **gallery.pages(),
         **notebooks.pages(),
         **outside_links.pages(ROOT),
         "site_files/figures.css": chart_style.rules(),

@@ -1,6 +1,6 @@
 """Results that the site shows: made by one command each, stored with what made them, and drawn by `deep5 report`.
 
-`make figures` runs the commands of `COMMANDS`, or those of `ONLY=name,name`, and writes for each to
+`make figures` runs all commands of `commands()`, or those of `ONLY=name,name`, and writes for each to
 `docs/results/stored/NAME/`: the figures that deep5 draws of the result folder, `values.csv` with the metrics of every
 run, and `record.json` with command, machine, versions, commit and date. Pages show a figure by a line
 `<!-- figure: NAME FIGURE -->`.
@@ -40,6 +40,32 @@ COMMANDS = {
     "microbatching_resnet": "deep5 run microbatching_resnet_onnxruntime",
 }
 """Stored results by name, each with the command that makes it."""
+GALLERY = {
+    "distributed_collectives": "collectives",
+    "distributed_compression_study": "compression",
+    "distributed_scaling_strong": "scaling",
+    "distributed_staleness_study": "staleness",
+    "microbatching_alexnet_onnxruntime": "microbatching_alexnet",
+    "microbatching_resnet_onnxruntime": "microbatching_resnet",
+    "optimizer_study": "optimizers",
+}
+"""Recipes that the gallery shows by one of these results; those of others have the name `recipes/RECIPE`."""
+SMALL = ("cifar10_resnet44", "imagenet_resnet50")
+"""Recipes that the gallery shows at their smoke size: their data is not on the machine, and they train for days."""
+
+
+def commands() -> dict[str, str]:
+    """The command of every stored result by name, those of the gallery included."""
+    from deep5.cli.list import listing
+
+    found = dict(COMMANDS)
+    for row in listing("recipes"):
+        name = str(row["name"])
+        if not row["internal"] and name not in GALLERY:
+            found[f"recipes/{name}"] = f"deep5 run {name}" + (" --size smoke" if name in SMALL else "")
+    return found
+
+
 KEPT_COLUMNS = ("run_id", "recipe", "size", "seeds", "framework", "threads", "ranks", "status", "accepted")
 LIBRARIES = ("numpy", "torch", "tensorflow", "jax", "onnxruntime", "openvino")
 RUN_LIMIT_S = 7200
@@ -155,6 +181,11 @@ def record_of(name: str) -> dict[str, Any]:
     return dict(record)
 
 
+def no_figure(name: str) -> PluginError:
+    """The error of a stored result without a figure."""
+    return PluginError(f"the stored result {name!r} has no figure; remedy: make figures ONLY={name}")
+
+
 def standing(record: dict[str, Any]) -> str:
     """One sentence on machine, versions and date of a record."""
     machine, commit = record["machine"], record["commit"]
@@ -206,8 +237,9 @@ if __name__ == "__main__":
     parser.add_argument("--size", help="Another size of the recipes, to try the commands.")
     options = parser.parse_args()
     chosen = [name for name in options.only.split(",") if name]
-    if unknown := set(chosen) - set(COMMANDS):
-        raise SystemExit(f"no stored result is named {', '.join(sorted(unknown))}; allowed: {', '.join(COMMANDS)}")
-    for each in chosen or COMMANDS:
-        make(each, COMMANDS[each], options.size)
+    known = commands()
+    if unknown := set(chosen) - set(known):
+        raise SystemExit(f"no stored result is named {', '.join(sorted(unknown))}; allowed: {', '.join(known)}")
+    for each in chosen or known:
+        make(each, known[each], options.size)
         sys.stdout.write(f"{each}: {standing(record_of(each))}\n")
