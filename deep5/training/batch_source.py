@@ -20,7 +20,20 @@ Batch = tuple[Any, Mapping[str, Any]]
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """Batches by epoch: a `Sampler`, a `Prefetched` one, or an adapter of a framework's loader."""
+    """Batches by epoch: a `Sampler`, a `Prefetched` one, or an adapter of a framework's loader.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Noise:
+    ...     def batches(self, epoch, start=0):
+    ...         for step in range(start, 3):
+    ...             draw = d5.generator(0, "noise", epoch, step)
+    ...             yield None, {"input": draw.standard_normal((8, 4)), "label": np.zeros(8, np.int64)}
+    ...     def steps(self, epoch): return 3
+    ...     def order_hash(self, epochs): return None
+    >>> isinstance(Noise(), d5.BatchSource), [batch["input"].shape for ids, batch in Noise().batches(0, start=1)]
+    (True, [(8, 4), (8, 4)])
+    """
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:

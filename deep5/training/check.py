@@ -51,6 +51,18 @@ def check_optimizer(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> None
 
     Raises:
         RuleError: A check fails; the message has the actual result, the allowed one and the remedy.
+
+    >>> import deep5 as d5
+    >>> d5.check_optimizer(d5.SGD())  # returns, since every check passes
+    >>> class Constant(d5.UpdateRule):
+    ...     hyper = ("lr",)
+    ...     def __init__(self, lr=0.1): self.lr = lr
+    ...     def update_rule(self, grad, param, state): return param - 0.1 * grad, state  # not self.lr
+    >>> try:
+    ...     d5.check_optimizer(Constant())
+    ... except d5.Deep5Error as error:
+    ...     print(str(error).partition(";")[0])
+    the hyperparameter Constant.lr has no effect
     """
     for _, check in rule_checks(rule, steps=steps, seed=seed):
         check()

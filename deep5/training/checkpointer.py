@@ -54,6 +54,22 @@ class Checkpointer(Event):
         written: Number of checkpoints written.
         seconds: Time spent writing them.
         left_out: Places in the state that no file can hold.
+
+    >>> import tempfile
+    >>> import deep5 as d5
+    >>> from deep5.training.checkpointer import restore
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> def trainer():
+    ...     executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    ...     return d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer().train(epochs=2, events=[d5.Checkpointer(folder, every_steps=4)])
+    ...     resumed = trainer()
+    ...     about, path = restore(resumed, folder)
+    >>> path.name, resumed.step, resumed.epoch, resumed.batch  # within the second epoch
+    ('step-0000000004.safetensors', 4, 1, 1)
+    >>> resumed.train(epochs=1); resumed.step, resumed.epoch  # the rest of it
+    (6, 2)
     """
 
     def __init__(

@@ -25,6 +25,17 @@ class Dataset(ABC):
 
     Attributes:
         specs: Each named part of a sample, without the batch dimension.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Squares(d5.Dataset):
+    ...     specs = {"input": d5.TensorSpec(shape=(), dtype="int64")}
+    ...     def __len__(self): return 10
+    ...     def batch(self, ids): return {"input": np.asarray(ids) ** 2}
+    ...     def content_hash(self): return "squares of 0 to 9"
+    ...     def cast(self, specs): return self
+    >>> [batch["input"].tolist() for ids, batch in d5.OrderedSampler(Squares(), 4).batches(epoch=0)]
+    [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]
     """
 
     specs: dict[str, TensorSpec]
@@ -97,6 +108,17 @@ class StreamDataset(ABC):
 
     Attributes:
         specs: Each named part of a sample, without the batch dimension; a variable dimension has a name.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Lengths(d5.StreamDataset):
+    ...     specs = {"input": d5.TensorSpec(shape=(), dtype="int64")}
+    ...     def samples(self, epoch, start=0):
+    ...         for line in ("to", "be", "or not")[start:]:
+    ...             yield {"input": np.int64(len(line))}
+    ...     def cast(self, specs): return self
+    >>> [batch["input"].tolist() for ids, batch in d5.StreamSampler(Lengths(), 2).batches(epoch=0)]
+    [[2, 2], [6]]
     """
 
     specs: dict[str, TensorSpec]
@@ -325,6 +347,13 @@ class Splits:
         split_hash: SHA-256 of the assignment of samples to the parts; if empty, it is computed from both parts'
             contents when a run requests it.
         description: The source of the samples and the method of the split, in JSON types.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.ArrayDataset({"input": np.arange(6.0), "label": np.arange(6) % 2})
+    >>> splits = d5.Splits(train=data, test=data, description={"source": "six numbers"})
+    >>> len(splits.train), splits.test.labels().tolist(), splits.description["source"]
+    (6, [0, 1, 0, 1, 0, 1], 'six numbers')
     """
 
     # Either kind of data set; with a union, users of indexed samples would have to prove that they are no stream.

@@ -119,6 +119,17 @@ class StopOnNaN(_Losses):
 
     Raises:
         UsageError: `every` is not an integer of at least 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> pixels, labels = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
+    >>> pixels[5] = np.nan
+    >>> train = d5.OrderedSampler(d5.ArrayDataset({"input": pixels, "label": labels}), 2)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.SGD(0.1), train)
+    >>> trainer.train(epochs=5, events=[d5.StopOnNaN(every=1)])
+    >>> trainer.status, trainer.step, trainer.reason[-12:]
+    ('stopped', 3, 'samples 4, 5')
     """
 
     def __init__(self, every: int = 100) -> None:

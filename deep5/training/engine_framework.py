@@ -22,6 +22,17 @@ class EngineFramework(Framework):
     """Base of back-ends with `GradientExecutor`s, whose options are fixed at compilation.
 
     The number of threads is process-wide: each class keeps its own and updates the live executors.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> engine = d5.framework("onnxruntime")  # runs ONNX forward
+    >>> isinstance(engine, d5.EngineFramework), isinstance(d5.framework("reference"), d5.EngineFramework)
+    (True, False)
+    >>> executor = engine.executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> isinstance(executor, d5.GradientExecutor)  # so it trains nevertheless
+    True
+    >>> engine.operator(d5.ONNXOperator("Relu"))(np.array([-1.0, 2.0], np.float32)).tolist()
+    [0.0, 2.0]
     """
 
     _requested: ClassVar[int] = 0

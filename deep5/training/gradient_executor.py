@@ -118,6 +118,16 @@ class GradientExecutor(TrainingExecutor):
 
     Raises:
         Unsupported: The engine cannot run some nodes; the message has the reason for each.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> network = d5.networks.mlp(features=4, hidden=8, classes=3)
+    >>> executor = d5.framework("onnxruntime").executor(network)  # an engine without gradients
+    >>> isinstance(executor, d5.GradientExecutor)
+    True
+    >>> outputs = executor.inference_and_backprop({"input": np.ones((2, 4), np.float32), "label": np.array([0, 2])})
+    >>> {name: gradient.shape for name, gradient in executor.gradients().items()}
+    {'fc1.weight': (8, 4), 'fc1.bias': (8,), 'fc2.weight': (3, 8), 'fc2.bias': (3,)}
     """
 
     capabilities: frozenset[str] = frozenset()

@@ -56,6 +56,16 @@ def bind_rule(
     Raises:
         RuleError: The rule breaks its contract, or the pipeline does not fit it.
         ShapeError: Parameters of several dtypes, or of one that is not floating-point.
+
+    >>> import deep5 as d5
+    >>> rule, weights = d5.SGD(lr=0.5), {"w": np.zeros(2, np.float32)}
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,))}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([1, 2], np.float32)}, d5.StepInfo(step=0, batch_size=1))
+    >>> rule.lr = 0.25  # read at the next step, without another trace
+    >>> kernel.update({"w": np.array([1, 2], np.float32)}, d5.StepInfo(step=1, batch_size=1))
+    >>> weights["w"].tolist(), kernel.how, kernel.traces
+    ([-0.75, -1.5], 'numpy', 1)
     """
     return bind_groups(rule, [(specs, hyper or {})], threads=threads, pipeline=pipeline, backend=backend)
 

@@ -54,6 +54,17 @@ class LBFGS:
 
     References:
         Nocedal and Wright, Numerical optimization, 2nd edition, 2006, algorithms 7.4 and 7.5, equation 7.20.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> executor, optimizer = d5.framework("reference").executor(network), d5.LBFGS(iterations=3)
+    >>> optimizer.bind(executor)
+    >>> outputs = optimizer.step({"input": np.array([[4.0], [2.0]])}, d5.StepInfo(batch_size=2))
+    >>> executor.parameters()["w"].round(6).tolist(), optimizer.calls  # the minimum is the mean of the samples
+    ([3.0], 3)
     """
 
     hyper: ClassVar[tuple[str, ...]] = ("lr",)

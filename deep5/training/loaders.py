@@ -244,6 +244,16 @@ def from_dataloader(loader: Any, names: Sequence[str] | None = ("input", "label"
     Raises:
         UsageError: Not a `DataLoader`, one with `persistent_workers`, or batches without these parts.
         ModuleNotFoundError: PyTorch is not installed.
+
+    >>> import torch
+    >>> import deep5 as d5
+    >>> data = torch.utils.data.TensorDataset(torch.arange(5.0).reshape(5, 1), torch.arange(5))
+    >>> source = d5.from_dataloader(torch.utils.data.DataLoader(data, batch_size=2, shuffle=True), seed=0)
+    >>> [(ids, batch["input"].shape) for ids, batch in source.batches(epoch=0)]
+    [(None, torch.Size([2, 1])), (None, torch.Size([2, 1])), (None, torch.Size([1, 1]))]
+    >>> first, again = ([batch["label"].tolist() for _, batch in source.batches(epoch=3)] for _ in range(2))
+    >>> first == again  # the order depends only on seed and epoch
+    True
     """
     return _DataLoaderSource(loader, names, seed)
 
@@ -265,5 +275,12 @@ def from_tf_data(dataset: Any | Callable[[int], Any], names: Sequence[str] | Non
 
     Raises:
         UsageError: Not a `tf.data.Dataset`, an infinite one, or batches without these parts.
+
+    >>> import tensorflow as tf
+    >>> import deep5 as d5
+    >>> data = tf.data.Dataset.from_tensor_slices(([[0.0], [1.0], [2.0]], [0, 1, 0]))
+    >>> source = d5.from_tf_data(lambda epoch: data.shuffle(3, seed=epoch).batch(2))
+    >>> [(ids, batch["input"].shape.as_list()) for ids, batch in source.batches(epoch=0)], source.steps(0)
+    ([(None, [2, 1]), (None, [1, 1])], 2)
     """
     return _TFDataSource(dataset, names)

@@ -35,6 +35,17 @@ class CSVLogger(Event):
 
     Raises:
         UsageError: The path is invalid.
+
+    >>> import pathlib, tempfile
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4), d5.OrderedSampler(data.test, 6))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer.train(epochs=2, events=[d5.CSVLogger(f"{folder}/log.csv")])
+    ...     head, *rows = pathlib.Path(folder, "log.csv").read_text().splitlines()
+    >>> head, len(rows)
+    ('step,epoch,loss,seconds,test_accuracy,lr', 6)
     """
 
     every_rank = False

@@ -47,6 +47,24 @@ class ONNXEngine(EngineFramework):
 
     Args:
         mode: As for `Framework`.
+
+    >>> import numpy as np
+    >>> import onnx.reference
+    >>> import deep5 as d5
+    >>> class Evaluator(d5.ONNXEngine):
+    ...     name, requires = "evaluator", ("onnx",)
+    ...     def version(self): return onnx.__version__
+    ...     def compile(self, model, *, threads):
+    ...         evaluator = onnx.reference.ReferenceEvaluator(onnx.load_from_string(model))
+    ...         return lambda inputs: evaluator.run(None, inputs)
+    >>> executor = Evaluator().executor(d5.networks.mlp(features=4, hidden=8, classes=3), seed=0)
+    >>> batch = {"input": np.ones((2, 4), np.float32), "label": np.array([0, 2])}
+    >>> executor.inference(batch)["logits"].shape
+    (2, 3)
+    >>> step = executor.train_step(d5.SGD(0.1))  # deep5 derives the backward pass and the update
+    >>> losses = [step(batch, d5.StepInfo(step=number, batch_size=2))["loss"] for number in range(3)]
+    >>> bool(losses[0] > losses[1] > losses[2])
+    True
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset()

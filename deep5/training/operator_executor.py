@@ -66,6 +66,16 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
 
     Raises:
         Unsupported: The operator is a function of a framework.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> executor = d5.framework("onnxruntime").operator_executor(d5.ONNXOperator("Mul"))
+    >>> isinstance(executor, d5.EngineOperatorExecutor)
+    True
+    >>> a, b = executor.arrays(np.array([2.0, 3.0], np.float32), np.array([5.0, 7.0], np.float32))
+    >>> outputs, gradients = executor.inference_and_backprop((a, b), executor.arrays(np.ones(2, np.float32)))
+    >>> outputs[0].tolist(), [gradient.tolist() for gradient in gradients]
+    ([10.0, 21.0], [[5.0, 7.0], [2.0, 3.0]])
     """
 
     def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:

@@ -39,6 +39,17 @@ class ProgressBar(Event):
 
     Args:
         console: A `rich.console.Console`; None: one for standard error.
+
+    >>> import io
+    >>> from rich.console import Console
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4), d5.OrderedSampler(data.test, 6))
+    >>> shown = io.StringIO()  # no terminal: a line per epoch
+    >>> trainer.train(epochs=2, events=[d5.ProgressBar(console=Console(file=shown))])
+    >>> [line.partition("  loss")[0] for line in shown.getvalue().splitlines()]  # then accuracy, speed, time left
+    ['epoch 1/2  step 3', 'epoch 2/2  step 6']
     """
 
     every_rank = False

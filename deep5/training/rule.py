@@ -151,6 +151,22 @@ class ThreeStepOptimizer(UpdateRule):
     References:
         Ben-Nun et al., A modular benchmarking infrastructure for high-performance and reproducible deep learning,
         IPDPS 2019, section IV-E.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Ahead(d5.ThreeStepOptimizer):
+    ...     hyper = ("lr",)
+    ...     def __init__(self, lr=0.1): self.lr = lr
+    ...     def new_input(self, info): return {"ahead": 1.0 / (info.step + 1)}
+    ...     def prepare_param(self, param, state): return param - self.lr * self.ahead
+    ...     def update_rule(self, grad, param, state): return param - self.lr * grad, state
+    >>> weights, info = {"w": np.array([1.0])}, d5.StepInfo(step=0, batch_size=1)
+    >>> kernel = d5.bind_rule(Ahead(), {"w": d5.TensorSpec(shape=(1,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.prepare(info); weights["w"].tolist()  # where the gradient is taken
+    [0.9]
+    >>> kernel.update({"w": np.array([2.0])}, info); weights["w"].tolist()  # from the parameter, which was 1
+    [0.8]
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -54,6 +54,20 @@ class SAG:
     References:
         Schmidt, Le Roux and Bach, Minimizing finite sums with the stochastic average gradient, Mathematical Programming
         162, 2017, algorithm 1, and section 4 on re-weighting on early iterations and on mini-batches.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> executor, optimizer = d5.framework("reference").executor(network), d5.SAG(lr=0.25)
+    >>> optimizer.bind(executor)
+    >>> for step, value in enumerate((4.0, 2.0)):
+    ...     info = d5.StepInfo(step=step, batch_size=1, sample_ids=(step,))
+    ...     outputs = optimizer.step({"input": np.array([[value]])}, info)
+    ...     print(executor.parameters()["w"].tolist())  # gradients −8 at w = 0, and 0 at w = 2; their mean is −4
+    [2.0]
+    [3.0]
     """
 
     hyper: ClassVar[tuple[str, ...]] = ("lr",)

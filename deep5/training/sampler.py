@@ -30,6 +30,14 @@ class Sampler(ABC):
     Raises:
         UsageError: `dataset` is not a data set, the batch size is not an integer between 1 and the size of the data
             set, or a transform is invalid.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Backwards(d5.Sampler):
+    ...     def order(self, epoch): return np.arange(len(self.dataset))[::-1]
+    >>> data = d5.ArrayDataset({"input": np.arange(5) * 10})
+    >>> [(ids.tolist(), batch["input"].tolist()) for ids, batch in Backwards(data, 2).batches(epoch=0)]
+    [([4, 3], [40, 30]), ([2, 1], [20, 10]), ([0], [0])]
     """
 
     def __init__(
@@ -127,7 +135,16 @@ class Sampler(ABC):
 
 
 class OrderedSampler(Sampler):
-    """The samples in their original order."""
+    """The samples in their original order.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> sampler = d5.OrderedSampler(d5.ArrayDataset({"input": np.zeros((5, 3))}), batch_size=2)
+    >>> [batch["input"].shape for ids, batch in sampler.batches(epoch=0)]  # the last batch is smaller
+    [(2, 3), (2, 3), (1, 3)]
+    >>> [ids.tolist() for ids, batch in sampler.batches(epoch=0, start=1)]  # as a resumed run continues
+    [[2, 3], [4]]
+    """
 
     def order(self, epoch: int) -> np.ndarray:
         """0, 1, …"""
@@ -135,7 +152,17 @@ class OrderedSampler(Sampler):
 
 
 class ShuffleSampler(Sampler):
-    """A new uniformly random order each epoch, drawn without replacement."""
+    """A new uniformly random order each epoch, drawn without replacement.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> sampler = d5.ShuffleSampler(d5.ArrayDataset({"input": np.zeros((6, 3))}), batch_size=4, seed=0)
+    >>> for epoch in (0, 1, 0):
+    ...     print([ids.tolist() for ids, batch in sampler.batches(epoch)])
+    [[2, 1, 4, 5], [0, 3]]
+    [[1, 0, 4, 3], [5, 2]]
+    [[2, 1, 4, 5], [0, 3]]
+    """
 
     def order(self, epoch: int) -> np.ndarray:
         """A permutation that is a function of (seed, epoch)."""

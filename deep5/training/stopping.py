@@ -80,6 +80,14 @@ class EarlyStopping(_AfterEvaluation):
     References:
         Prechelt, Early stopping - but when?, in Neural networks: tricks of the trade, 1998, section 2.2: criterion UP,
         compared with the best score instead of the previous one.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.SGD(0.0), d5.ShuffleSampler(data.train, 4), d5.OrderedSampler(data.test, 6))
+    >>> trainer.train(epochs=20, events=[d5.EarlyStopping("accuracy", patience=2)])  # at lr=0 nothing improves
+    >>> trainer.reason.partition(";")[0]
+    'early stopping after 3 epochs: the accuracy has not become better in 2 evaluations'
     """
 
     def __init__(
@@ -170,6 +178,15 @@ class StopAtAccuracy(_AfterEvaluation):
 
     Raises:
         UsageError: The target is out of range.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> trainer.train(epochs=50, events=[d5.StopAtAccuracy(90)])
+    >>> trainer.status, trainer.scores["accuracy"] >= 90, trainer.epoch < 50
+    ('stopped', True, True)
     """
 
     def __init__(self, target: float) -> None:
@@ -209,6 +226,14 @@ class StopAfter(Event):
 
     Raises:
         UsageError: `seconds` is not a number above 0.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4))
+    >>> trainer.train(epochs=50, events=[d5.StopAfter(seconds=1e-9)])  # over before the first batch; 3600: an hour
+    >>> trainer.status, trainer.step
+    ('stopped', 0)
     """
 
     def __init__(self, seconds: float) -> None:

@@ -36,6 +36,16 @@ class StreamSampler:
 
     Raises:
         UsageError: Not a stream, a batch size below 1, or a buffer below 0.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> specs = {"input": d5.TensorSpec(shape=(3,), dtype="float64")}
+    >>> stream = d5.GeneratorDataset(lambda epoch: ({"input": np.full(3, float(n))} for n in range(5)), specs)
+    >>> [(ids.tolist(), batch["input"].shape) for ids, batch in d5.StreamSampler(stream, 2).batches(epoch=0)]
+    [([0, 1], (2, 3)), ([2, 3], (2, 3)), ([4], (1, 3))]
+    >>> shuffled = d5.StreamSampler(stream, 2, buffer=4)  # draws the next sample from four that it holds
+    >>> [ids.tolist() for ids, batch in shuffled.batches(epoch=0)], shuffled.steps(0)
+    ([[0, 1], [2, 4], [3]], None)
     """
 
     def __init__(

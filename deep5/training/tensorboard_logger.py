@@ -43,6 +43,16 @@ class TensorBoardLogger(Event):
 
     Raises:
         UsageError: The folder name or the number of steps is invalid.
+
+    >>> import pathlib, tempfile
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4), d5.OrderedSampler(data.test, 6))
+    >>> with tempfile.TemporaryDirectory() as folder:  # then: tensorboard --logdir FOLDER
+    ...     trainer.train(epochs=2, events=[d5.TensorBoardLogger(folder, every=2)])
+    ...     [path.name[:19] for path in pathlib.Path(folder).iterdir()]
+    ['events.out.tfevents']
     """
 
     every_rank = False

@@ -130,6 +130,17 @@ def prove_same_trajectory(
 
     Raises:
         UsageError: Fewer than two back-ends, or no batches.
+
+    >>> import deep5 as d5
+    >>> def batches(network):
+    ...     data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6).train.cast(network.inputs)
+    ...     for step, (ids, inputs) in enumerate(d5.OrderedSampler(data, 4).batches(epoch=0)):
+    ...         yield d5.StepInfo(step=step, batch_size=4, sample_ids=ids), inputs
+    >>> def network(dtype):
+    ...     return d5.networks.mlp(features=4, hidden=8, classes=3, dtype=dtype)
+    >>> proof = d5.prove_same_trajectory(network, d5.Adam, batches, ["reference", "onnxruntime"], restarts=2)
+    >>> proof.passed, sorted({comparison.part for comparison in proof.comparisons}), proof.failures()
+    (True, ['a', 'b', 'c', 'd'], [])
     """
     made = {found.name: found for found in map(_framework, frameworks)}
     if len(made) < 2:

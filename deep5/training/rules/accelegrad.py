@@ -30,6 +30,16 @@ class AcceleGrad(ThreeStepOptimizer):
     References:
         Levy, Yurtsever and Cevher, Online adaptive methods, universality and acceleration, NeurIPS 2018,
         algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([1.0, 1.0])}, d5.AcceleGrad(lr=0.65, gradient_bound=12.0)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.prepare(d5.StepInfo(step=0, batch_size=1))  # from here, `weights` is x, where the gradient is taken
+    >>> kernel.update({"w": np.array([3.0, 4.0])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(6).tolist()  # η₀ = 0.65 · 2 / √(144 + 25) = 0.1
+    [0.7, 0.6]
     """
 
     hyper = ("lr", "diameter", "gradient_bound")

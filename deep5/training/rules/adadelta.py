@@ -21,6 +21,13 @@ class AdaDelta(UpdateRule):
 
     References:
         Zeiler, ADADELTA: an adaptive learning rate method, arXiv:1212.5701, algorithm 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.AdaDelta(rho=0.75, epsilon=1e-6), np.zeros(2)
+    >>> w, state = rule.update_rule(np.array([1.0, 100.0]), w, rule.init_state(w))
+    >>> w.round(6).tolist()  # √ε / √(0.25 g²) · g = 0.002, whatever the gradient
+    [-0.002, -0.002]
     """
 
     hyper = ("lr", "rho", "epsilon")

@@ -32,6 +32,18 @@ class Adafactor(UpdateRule):
     References:
         Shazeer and Stern, Adafactor: adaptive learning rates with sublinear memory cost, ICML 2018, algorithms 4 and 5
         with the parameters of section 8; for means instead of sums see equation 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule = d5.Adafactor(lr=0.01)
+    >>> {name: state.shape for name, state in rule.init_state(np.zeros((300, 200))).items()}  # 500 numbers, not 60000
+    {'rows': (300, 1), 'columns': (1, 200)}
+    >>> weights, specs = {"w": np.full((2, 2), 4.0)}, {"w": d5.TensorSpec(shape=(2, 2), dtype="float64")}
+    >>> kernel = d5.bind_rule(rule, specs, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([[1.0, 3.0], [2.0, 6.0]])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(6).tolist()  # the step is lr · RMS(w) = 0.01 · 4
+    [[3.96, 3.96], [3.96, 3.96]]
     """
 
     hyper = ("lr", "decay", "epsilon1", "epsilon2", "clip")

@@ -21,6 +21,15 @@ class AdaGrad(UpdateRule):
     References:
         Duchi, Hazan and Singer, Adaptive subgradient methods for online learning and stochastic optimization, JMLR 12,
         2011, figure 1 with diagonal matrices.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.AdaGrad(lr=0.1), np.zeros(2)
+    >>> state = rule.init_state(w)
+    >>> for g in (np.array([3.0, 0.01]), np.array([4.0, 0.0])):
+    ...     w, state = rule.update_rule(g, w, state)
+    >>> w.round(4).tolist(), state["squares"].tolist()  # 0.1 · (1 + 4 / √25), and 0.1 · 1
+    ([-0.18, -0.1], [25.0, 0.0001])
     """
 
     hyper = ("lr", "epsilon", "initial")

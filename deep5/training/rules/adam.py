@@ -25,6 +25,15 @@ class Adam(UpdateRule):
 
     References:
         Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015, algorithm 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights = {"w": np.array([1.0, 1.0])}
+    >>> kernel = d5.bind_rule(d5.Adam(lr=0.1), {"w": d5.TensorSpec(shape=(2,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([5.0, -0.01])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(6).tolist()  # the first step is lr long, whatever the gradient
+    [0.9, 1.1]
     """
 
     hyper = ("lr", "beta1", "beta2", "epsilon")

@@ -29,6 +29,15 @@ class AdamW(UpdateRule):
 
     References:
         Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([2.0, 2.0])}, d5.AdamW(lr=0.1, weight_decay=0.5)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([3.0, 0.0])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(6).tolist()  # decay by 0.1 · 0.5 · 2, and Adam's step of 0.1 where there is a gradient
+    [1.8, 1.9]
     """
 
     hyper = ("lr", "beta1", "beta2", "epsilon", "weight_decay")

@@ -30,6 +30,17 @@ class AMSGrad(UpdateRule):
 
     References:
         Reddi, Kale and Kumar, On the convergence of Adam and beyond, ICLR 2018, algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([0.0])}, d5.AMSGrad(beta2=0.5)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(1,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> for step, grad in enumerate((10.0, 0.0)):
+    ...     kernel.update({"w": np.array([grad])}, d5.StepInfo(step=step, batch_size=1))
+    >>> state = kernel.state_dict()  # v halves where there is no gradient, the divisor's square stays
+    >>> state["v/w"].tolist(), state["largest/w"].tolist()
+    ([25.0], [50.0])
     """
 
     hyper = ("lr", "beta1", "beta2", "epsilon")

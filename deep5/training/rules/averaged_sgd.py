@@ -32,6 +32,18 @@ class AveragedSGD(UpdateRule):
         Polyak and Juditsky, Acceleration of stochastic approximation by averaging, SIAM Journal on Control and
         Optimization 30(4), 1992, equation 2.
         Ruppert, Efficient estimations from a slowly convergent Robbins-Monro process, Cornell University, 1988.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([1.0])}, d5.AveragedSGD(lr=0.1)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(1,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> for step in range(2):
+    ...     kernel.update({"w": np.array([1.0])}, d5.StepInfo(step=step, batch_size=1))
+    >>> with kernel.averaged():  # as evaluation and export do
+    ...     mean = weights["w"].round(6).tolist()
+    >>> weights["w"].round(6).tolist(), mean  # the iterates are 0.9 and 0.8
+    ([0.8], [0.85])
     """
 
     hyper = ("lr",)

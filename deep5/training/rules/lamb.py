@@ -29,6 +29,15 @@ class LAMB(UpdateRule):
 
     References:
         You et al., Large batch optimization for deep learning: training BERT in 76 minutes, ICLR 2020, algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([3.0, 4.0])}, d5.LAMB(lr=0.1)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([1e-3, 7.0])}, d5.StepInfo(step=0, batch_size=1))
+    >>> round(float(np.linalg.norm(weights["w"] - [3.0, 4.0])), 6)  # lr · ‖w‖ = 0.1 · 5
+    0.5
     """
 
     hyper = ("lr", "beta1", "beta2", "epsilon", "weight_decay")

@@ -25,6 +25,15 @@ class LARS(UpdateRule):
 
     References:
         You, Gitman and Ginsburg, Large batch training of convolutional networks, arXiv:1708.03888, algorithm 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, rule = {"w": np.array([3.0, 4.0])}, d5.LARS(lr=1.0, weight_decay=0.0, trust=0.1)
+    >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([60.0, 80.0])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(6).tolist()  # λ = 0.1 · 5 / 100: a tenth of ‖w‖, whatever ‖g‖
+    [2.7, 3.6]
     """
 
     hyper = ("lr", "momentum", "weight_decay", "trust")

@@ -24,6 +24,13 @@ class Lion(UpdateRule):
 
     References:
         Chen et al., Symbolic discovery of optimization algorithms, NeurIPS 2023, algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.Lion(lr=0.01, weight_decay=0.5), np.array([1.0, 1.0, 1.0])
+    >>> w, state = rule.update_rule(np.array([3.0, -0.1, 0.0]), w, rule.init_state(w))
+    >>> w.round(6).tolist(), state["m"].round(6).tolist()
+    ([0.985, 1.005, 0.995], [0.03, -0.001, 0.0])
     """
 
     hyper = ("lr", "beta1", "beta2", "weight_decay")

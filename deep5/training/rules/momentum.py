@@ -21,6 +21,15 @@ class Momentum(UpdateRule):
     References:
         Polyak, Some methods of speeding up the convergence of iteration methods, 1964.
         Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, g, w = d5.Momentum(lr=0.1, momentum=0.9), np.array([1.0]), np.array([0.0])
+    >>> state = rule.init_state(w)
+    >>> for step in range(3):  # the steps are 0.1 · (1, 1.9, 2.71)
+    ...     w, state = rule.update_rule(g, w, state)
+    >>> w.round(6).tolist(), state["velocity"].round(6).tolist()
+    ([-0.561], [2.71])
     """
 
     hyper = ("lr", "momentum")

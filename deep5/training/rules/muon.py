@@ -43,6 +43,15 @@ class Muon(UpdateRule):
         Jordan et al., Muon: an optimizer for hidden layers in neural networks, 2024, kellerjordan.github.io/posts/muon,
         algorithm 2 and its Newton-Schulz iteration of degree 5.
         Liu et al., Muon is scalable for LLM training, arXiv:2502.16982, equations 1 to 4.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.Muon(lr=1.0), np.zeros((2, 2))
+    >>> w, state = rule.update_rule(np.array([[3.0, 0.0], [0.0, 0.2]]), w, rule.init_state(w))
+    >>> np.linalg.svd(w, compute_uv=False).round(1).tolist()  # those of the gradient are 3 and 0.2
+    [1.1, 0.7]
+    >>> sorted(rule.init_state(w)), sorted(rule.init_state(np.zeros(2)))  # of a matrix, and of a bias
+    (['momentum'], ['m', 'v'])
     """
 
     hyper = ("lr", "momentum", "weight_decay", "adam_lr", "beta1", "beta2", "epsilon")

@@ -35,6 +35,15 @@ class Nadam(UpdateRule):
 
     References:
         Dozat, Incorporating Nesterov momentum into Adam, Stanford CS229 project report, 2015; ICLR 2016 workshop.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights = {"w": np.array([0.0])}
+    >>> kernel = d5.bind_rule(d5.Nadam(lr=0.1), {"w": d5.TensorSpec(shape=(1,), dtype="float64")}, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([5.0])}, d5.StepInfo(step=0, batch_size=1))
+    >>> weights["w"].round(4).tolist()  # 0.1 · (1 + 0.1 μ₂ / (1 − μ₁ μ₂)); Adam's first step is 0.1
+    [-0.1056]
     """
 
     hyper = ("lr", "beta1", "beta2", "epsilon", "momentum_decay")

@@ -24,6 +24,13 @@ class Nesterov(UpdateRule):
         Doklady 27, 1983.
         Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013, equations 3
         and 4.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, g, w = d5.Nesterov(lr=0.1, momentum=0.9), np.array([1.0]), np.array([0.0])
+    >>> w, state = rule.update_rule(g, w, rule.init_state(w))  # 0.1 · (1 + 0.9), where `Momentum` steps by 0.1
+    >>> w.round(6).tolist(), state["velocity"].tolist()
+    ([-0.19], [1.0])
     """
 
     hyper = ("lr", "momentum")

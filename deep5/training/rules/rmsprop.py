@@ -22,6 +22,13 @@ class RMSProp(UpdateRule):
     References:
         Tieleman and Hinton, Neural networks for machine learning, lecture 6e (rmsprop: divide the gradient by a running
         average of its recent magnitude), Coursera 2012.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.RMSProp(lr=0.1, rho=0.75), np.zeros(2)
+    >>> w, state = rule.update_rule(np.array([4.0, -0.5]), w, rule.init_state(w))
+    >>> w.round(6).tolist(), state["squares"].tolist()  # g / √(0.25 g²) = ±2
+    ([-0.2, 0.2], [4.0, 0.0625])
     """
 
     hyper = ("lr", "rho", "epsilon")

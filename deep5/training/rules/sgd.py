@@ -16,6 +16,12 @@ class SGD(UpdateRule):
 
     References:
         Robbins and Monro, A stochastic approximation method, Ann. Math. Statist. 22(3), 1951.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> w, state = d5.SGD(lr=0.1).update_rule(np.array([2.0, -4.0]), np.array([1.0, 1.0]), {})
+    >>> w.round(6).tolist()
+    [0.8, 1.4]
     """
 
     hyper = ("lr",)

@@ -34,6 +34,13 @@ class Shampoo(UpdateRule):
     References:
         Gupta, Koren and Singer, Shampoo: preconditioned stochastic tensor optimization, ICML 2018, algorithms 1 and 2,
         and section 5 for the diagonal variant.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> rule, w = d5.Shampoo(lr=0.1, epsilon=1e-12), np.zeros((2, 2))
+    >>> w, state = rule.update_rule(np.diag([4.0, 1.0]), w, rule.init_state(w))  # 16^(−1/4) · 4 · 16^(−1/4) = 1
+    >>> w.round(6).tolist(), {name: h.round(6).tolist() for name, h in state.items()}
+    ([[-0.1, 0.0], [0.0, -0.1]], {'axis0': [[16.0, 0.0], [0.0, 1.0]], 'axis1': [[16.0, 0.0], [0.0, 1.0]]})
     """
 
     hyper = ("lr", "epsilon")

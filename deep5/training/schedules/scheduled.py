@@ -46,6 +46,15 @@ class Scheduled(Event):
 
     Raises:
         UsageError: There is no schedule, or a value is not a schedule.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.1), d5.ShuffleSampler(data.train, 4))
+    >>> scheduled = d5.Scheduled({"lr": d5.StepDecay(0.1, factor=0.5, epochs=1), "beta1": 0.8})
+    >>> trainer.train(epochs=3, events=[scheduled])
+    >>> scheduled.values  # those of the last epoch
+    {'lr': 0.025, 'beta1': 0.8}
     """
 
     def __init__(self, schedules: Mapping[str, Schedule | float]) -> None:

@@ -25,6 +25,19 @@ class Transform(ABC):
 
     Attributes:
         part: The part of the samples that is changed.
+
+    >>> import numpy as np
+    >>> from dataclasses import dataclass
+    >>> import deep5 as d5
+    >>> @dataclass(frozen=True)
+    ... class Invert(d5.Transform):
+    ...     def spec(self, spec): return spec
+    ...     def apply(self, array, ids, epoch): return 255 - array
+    >>> Invert()({"input": np.array([[0, 200]], np.uint8)}, ids=None, epoch=0)["input"].tolist()
+    [[255, 55]]
+    >>> data = d5.ArrayDataset({"input": np.zeros((4, 2), np.uint8)})
+    >>> next(d5.OrderedSampler(data, 2, transforms=[Invert()]).batches(epoch=0))[1]["input"].tolist()
+    [[255, 255], [255, 255]]
     """
 
     part: str = dataclasses.field(default="input", kw_only=True)
@@ -77,6 +90,20 @@ class RandomTransform(Transform):
 
     Attributes:
         seed: None: the sampler derives one from its own seed and the transform's position.
+
+    >>> import numpy as np
+    >>> from dataclasses import dataclass
+    >>> import deep5 as d5
+    >>> @dataclass(frozen=True)
+    ... class Dim(d5.RandomTransform):
+    ...     def spec(self, spec): return spec
+    ...     def apply(self, array, ids, epoch):
+    ...         return array // (1 + self.words(ids, epoch)[0] % 4)[:, None].astype(np.uint8)
+    >>> dim, images = Dim(seed=0), np.full((4, 1), 240, np.uint8)
+    >>> [dim({"input": images}, np.arange(4), epoch)["input"].ravel().tolist() for epoch in (0, 1)]
+    [[240, 120, 80, 80], [80, 240, 120, 240]]
+    >>> dim({"input": images[:1]}, np.array([2]), epoch=0)["input"].item()  # of sample 2, whatever the batch
+    80
     """
 
     seed: int | None = dataclasses.field(default=None, kw_only=True)
