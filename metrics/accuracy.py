@@ -39,6 +39,16 @@ class TestAccuracy(Metric):
     """Percentage of test samples classified correctly after the last epoch (not the best one).
 
     Nothing is on a clock. Every test sample counts once.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.TestAccuracy().observer()
+    >>> trainer.train(epochs=3, events=[observer])
+    >>> observer.value() == trainer.scores["accuracy"], [sample.epoch for sample in observer.samples()]
+    (True, [1, 2, 3])
     """
 
     __test__ = False  # the usual term; pytest must not collect it
@@ -89,6 +99,15 @@ class TimeToAccuracy(Metric):
 
     Args:
         target: Test accuracy in percent.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer = d5.TimeToAccuracy(target=90).observer()
+    >>> for epoch, accuracy in enumerate((71.0, 93.5, 92.0)):  # an evaluation every 1.5 s
+    ...     trainer = SimpleNamespace(step=23 * (epoch + 1), elapsed_ns=lambda: (epoch + 1) * 1_500_000_000)
+    ...     observer.after_evaluation(trainer, epoch, {"accuracy": accuracy})
+    >>> observer.value(), d5.TimeToAccuracy(target=99).observer().value()
+    (3.0, inf)
     """
 
     name = "time_to_accuracy"
@@ -122,6 +141,16 @@ class EpochsToAccuracy(Metric):
 
     Args:
         target: Test accuracy in percent.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> reached, missed = d5.EpochsToAccuracy(target=50).observer(), d5.EpochsToAccuracy(target=100).observer()
+    >>> trainer.train(epochs=1, events=[reached, missed])
+    >>> reached.value(), missed.value()
+    (1.0, inf)
     """
 
     name = "epochs_to_accuracy"

@@ -206,6 +206,18 @@ class TimeBreakdown(Metric):
     On the clock: everything that `WallClockTime` includes; the device is synchronized after every step. Off it:
     building the executor, compiling rules, events before the first epoch and after training; in a resumed run, the time
     between its interruption and its first step after the resume, and the repeated steps since its last checkpoint.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.TimeBreakdown().observer()
+    >>> trainer.train(epochs=2, events=[observer])
+    >>> 0 < observer.value() < 100
+    True
+    >>> [line.partition(",")[0] for line in observer.files()["time_breakdown.csv"].splitlines()[1:]]
+    ['data', 'first_steps', 'steps', 'forward', 'backward', 'optimizer', 'evaluation', 'other', 'total']
     """
 
     name = "time_breakdown"

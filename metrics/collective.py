@@ -82,6 +82,21 @@ class BusBandwidth(Metric):
 
     References:
         NVIDIA, nccl-tests, doc/PERFORMANCE.md, all-reduce.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> from deep5.core.metric import parse_goal
+    >>> plan = SimpleNamespace(sizes_bytes=(8, 1_000_000), algorithms=("library", "ring"))
+    >>> measured = [
+    ...     SimpleNamespace(algorithm="ring", size_bytes=8, seconds=(2e-5, 3e-5, 4e-5)),
+    ...     SimpleNamespace(algorithm="ring", size_bytes=1_000_000, seconds=(9e-4, 1e-3, 2e-3)),
+    ... ]
+    >>> observer = d5.BusBandwidth("ring").observer()
+    >>> observer.after_collectives(SimpleNamespace(plan=plan, ranks=4, measured=measured), summary=None)
+    >>> round(observer.value(), 6)  # 10⁶ B / 10⁻³ s · 2 (4 − 1) / 4, of the median time at the largest size
+    1.5
+    >>> str(parse_goal(d5.BusBandwidth("ring"), "> 900 MB/s"))
+    '> 0.9'
     """
 
     name = "bus_bandwidth"
@@ -111,6 +126,22 @@ class CollectiveLatency(Metric):
 
     Args:
         algorithm: The algorithm; "library" is the communicator's own.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> plan = SimpleNamespace(sizes_bytes=(8, 1_000_000), algorithms=("library", "ring"))
+    >>> measured = [
+    ...     SimpleNamespace(algorithm="ring", size_bytes=8, seconds=(2e-5, 3e-5, 4e-5)),
+    ...     SimpleNamespace(algorithm="ring", size_bytes=1_000_000, seconds=(9e-4, 1e-3, 2e-3)),
+    ... ]
+    >>> observer = d5.CollectiveLatency("ring").observer()
+    >>> observer.after_collectives(SimpleNamespace(plan=plan, ranks=4, measured=measured), summary=None)
+    >>> round(observer.value(), 6)  # microseconds, the median at the smallest size
+    30.0
+    >>> observer = d5.CollectiveLatency("tree").observer()
+    >>> observer.after_collectives(SimpleNamespace(plan=plan, ranks=4, measured=measured), summary=None)
+    >>> observer.value(), observer.missing()
+    (None, "'tree' was not timed; allowed: library, ring")
     """
 
     name = "collective_latency"
@@ -147,6 +178,19 @@ class RightResults(Metric):
     number of bytes in the algorithm's formula.
 
     Nothing is on a clock. The warnings list the wrong results.
+
+    >>> import deep5 as d5
+    >>> from deep5.bench.collective.measure import measure_collectives
+    >>> from deep5.bench.collective.plan import CollectivePlan
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> def wrong(communicator, buffer, **options):  # leaves each rank its own buffer
+    ...     pass
+    >>> plan = CollectivePlan(algorithms=("library", "wrong"), sizes_bytes=(64,))
+    >>> times, _ = run_in_threads(2, lambda communicator: measure_collectives(communicator, plan, {"wrong": wrong}))
+    >>> observer = d5.RightResults().observer()
+    >>> observer.after_collectives(times, summary=None)
+    >>> observer.value()
+    50.0
     """
 
     name = "right_results"

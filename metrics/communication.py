@@ -68,6 +68,19 @@ class CommunicationVolume(Metric):
     that a library sends on the wire for a collective may differ. Evaluation, initial weights and checkpoints are
     excluded; the periodic check that all ranks agree is included. Nothing is on a clock. Without ranks there is no
     value.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer, communicator = d5.CommunicationVolume().observer(), SimpleNamespace(size=2, sent_bytes=0, waited_ns=0)
+    >>> trainer = SimpleNamespace(communicator=communicator)
+    >>> observer.before_training(trainer)
+    >>> for step, sent in enumerate((4000, 4000, 4064)):  # the last step includes a check that ranks agree
+    ...     info = d5.StepInfo(step=step, batch_size=8)
+    ...     observer.before_step(trainer, info)
+    ...     communicator.sent_bytes += sent
+    ...     observer.after_step(trainer, info, {}, 0, 1_000_000)
+    >>> observer.value(), [sample.value for sample in observer.samples()]  # of this rank; `combine` adds all
+    (12064.0, [4000, 4000, 4064])
     """
 
     name = "communication_volume"
@@ -111,6 +124,19 @@ class CommunicationShare(Metric):
     On the clock: communicator calls as seen by the caller, so communication that overlaps with the backward pass is
     excluded, and waiting for slower ranks is included. The first step of each batch size, which may compile, is
     excluded. Without ranks there is no value.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer, communicator = d5.CommunicationShare().observer(), SimpleNamespace(size=2, sent_bytes=0, waited_ns=0)
+    >>> trainer = SimpleNamespace(communicator=communicator)
+    >>> observer.before_training(trainer)
+    >>> for step, waited_ns in enumerate((9_000_000, 1_000_000, 3_000_000)):  # steps of 10 ms
+    ...     info = d5.StepInfo(step=step, batch_size=8)
+    ...     observer.before_step(trainer, info)
+    ...     communicator.waited_ns += waited_ns
+    ...     observer.after_step(trainer, info, {}, 0, 10_000_000)
+    >>> observer.value()  # (1 + 3) of 20 ms; the first step of a batch size does not count
+    20.0
     """
 
     name = "communication_share"
@@ -188,6 +214,20 @@ class CommunicationOverlap(Metric):
         Shet, Sadayappan, Bernholdt, Nieplocha and Tipparaju, A framework for characterizing overlap of communication
         and computation in parallel applications, Cluster Computing 11(1), 2008: overlap as seen within the library, and
         why the time of completion matters.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> communicator = SimpleNamespace(size=2, sent_bytes=0, waited_ns=0, hidden_ns=0, count_hidden=lambda: True)
+    >>> observer, trainer = d5.CommunicationOverlap().observer(), SimpleNamespace(communicator=communicator)
+    >>> observer.before_training(trainer)
+    >>> for step in range(3):  # each rank waits 1 ms of 4 ms of communication
+    ...     info = d5.StepInfo(step=step, batch_size=8)
+    ...     observer.before_step(trainer, info)
+    ...     communicator.hidden_ns += 3_000_000
+    ...     communicator.waited_ns += 1_000_000
+    ...     observer.after_step(trainer, info, {}, 0, 10_000_000)
+    >>> observer.value()
+    75.0
     """
 
     name = "communication_overlap"
@@ -238,6 +278,23 @@ class LoadImbalance(Metric):
 
     References:
         Pearce et al., Quantifying the Effectiveness of Load Balance Algorithms, ICS'12, equation 1.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> from time import perf_counter_ns
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> def train(communicator):  # rank 0 works 1000 s a step, rank 1 3000 s
+    ...     observer, trainer = d5.LoadImbalance().observer(), SimpleNamespace(communicator=communicator)
+    ...     observer.before_training(trainer)
+    ...     for step in range(2):
+    ...         info = d5.StepInfo(step=step, batch_size=8)
+    ...         observer.before_step(trainer, info)
+    ...         worked_ns = (1 + 2 * communicator.rank) * 10**12
+    ...         observer.after_step(trainer, info, {}, 0, perf_counter_ns() + worked_ns)
+    ...     observer.combine(communicator)
+    ...     return round(observer.value())
+    >>> run_in_threads(2, train)  # 3000 / 2000 − 1
+    [50, 50]
     """
 
     name = "load_imbalance"

@@ -89,6 +89,19 @@ class ConfusionMatrix(Metric):
     Args:
         logits: Name of the output with one value per class.
         label: Name of the input with the true class.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.ConfusionMatrix().observer()
+    >>> trainer.train(epochs=3, events=[observer])
+    >>> rows = [line.split(",") for line in observer.files()["confusion.csv"].splitlines()]
+    >>> rows[0], [sum(map(int, row[1:])) for row in rows[1:]]  # ten test samples of each class
+    (['true\\\\predicted', '0', '1', '2'], [10, 10, 10])
+    >>> observer.value() == min(100.0 * int(row[1 + int(row[0])]) / 10 for row in rows[1:])
+    True
     """
 
     name = "confusion_matrix"

@@ -53,6 +53,15 @@ class Cost(Metric):
     Args:
         price_per_hour: The price of everything that the run occupies, i.e. of all its machines.
         currency: The currency of the price, e.g. `"EUR"`: the unit of the value and of a goal.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> metric = d5.Cost(price_per_hour=2.5, currency="EUR")
+    >>> observer = metric.observer()
+    >>> trainer = SimpleNamespace(step=100, epoch=1, elapsed_ns=lambda: 1800 * 10**9)  # half an hour
+    >>> observer.after_epoch(trainer, epoch=0)
+    >>> observer.value(), metric.unit, d5.Cost(2.5).unit
+    (1.25, 'EUR', 'USD')
     """
 
     name = "cost"

@@ -111,6 +111,19 @@ class Energy(Metric):
     Args:
         of: `"device"`: the device of the run, i.e. the CPU packages and their memory, or the GPU; `"all"`: for a run on
             a GPU, also the host's CPUs.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> metric = d5.Energy()
+    >>> observer = metric.observer()
+    >>> trainer.train(epochs=2, events=[observer])
+    >>> (observer.value() is None) == (observer.missing() is not None)  # joules, or the reason why there are none
+    True
+    >>> metric.unit, d5.Energy("all").describe()
+    ('J', {'metric': 'energy', 'of': 'all'})
     """
 
     name = "energy"

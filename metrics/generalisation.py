@@ -57,6 +57,19 @@ class FinalTestAccuracy(Metric):
     completed epoch.
 
     Nothing is on a clock.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> class Interrupt(d5.Event):
+    ...     def before_batch(self, trainer, epoch):
+    ...         if trainer.step == 8: raise d5.StopTraining("in the second epoch, of six steps")
+    >>> last, final = d5.TestAccuracy().observer(), d5.FinalTestAccuracy().observer()
+    >>> trainer.train(epochs=3, events=[last, final, Interrupt()])
+    >>> last.samples()[-1].step, final.samples()[-1].step  # the epoch's, and that of the weights in the result
+    (6, 8)
     """
 
     name = "final_test_accuracy"
@@ -102,6 +115,17 @@ class GeneralisationGap(Metric):
     augmentation; each sample counts once. The training set is evaluated once, after training.
 
     Nothing is on a clock.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.GeneralisationGap().observer()
+    >>> trainer.train(epochs=3, events=[observer])
+    >>> trained = trainer.evaluate(d5.OrderedSampler(data.train, 30))["accuracy"]
+    >>> observer.value() == trained - trainer.scores["accuracy"]
+    True
     """
 
     name = "generalisation_gap"

@@ -93,6 +93,15 @@ class TrainingLoss(Metric):
 
     Args:
         output: Name of the network's loss.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer = d5.TrainingLoss().observer()
+    >>> for step, (loss, size) in enumerate(((9.0, 64), (3.0, 64), (2.0, 64), (1.0, 32))):
+    ...     info = d5.StepInfo(step=step, epoch=step // 2, batch_size=size)
+    ...     observer.after_step(SimpleNamespace(origin_ns=0), info, {"loss": loss}, 0, 1_000_000)
+    >>> round(observer.value(), 6)  # (2 · 64 + 1 · 32) / 96, of the last epoch
+    1.666667
     """
 
     name = "training_loss"
@@ -125,6 +134,16 @@ class TestLoss(Metric):
     """Mean loss over the test samples after the last epoch (not the best one); each sample counts once.
 
     Nothing is on a clock. The network is in evaluation mode, with the optimizer's evaluation weights.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.TestLoss().observer()
+    >>> trainer.train(epochs=3, events=[observer])
+    >>> observer.value() == trainer.scores["loss"], [sample.step for sample in observer.samples()]
+    (True, [6, 12, 18])
     """
 
     __test__ = False  # the usual term; pytest must not collect it

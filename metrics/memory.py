@@ -54,6 +54,16 @@ class PeakMemory(Metric):
     Nothing is on a clock. Accelerator memory is not counted. For a resumed run it is the maximum over its processes,
     for several ranks the maximum over ranks. It is read at the end of every epoch. If an event stops training in
     mid-epoch, it is read after training, and includes what earlier metrics in the recipe allocate then.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> from deep5.core.metric import parse_goal
+    >>> str(parse_goal(d5.PeakMemory(), "< 2 GiB")), str(parse_goal(d5.PeakMemory(), 512))
+    ('< 2048', '<= 512')
+    >>> observer = d5.PeakMemory().observer()
+    >>> observer.after_epoch(SimpleNamespace(step=10), epoch=0)
+    >>> observer.value() > 1  # MiB
+    True
     """
 
     name = "peak_memory"

@@ -45,6 +45,19 @@ class OperatorTime(Metric):
 
     Args:
         framework: Only this framework; None: all.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> rows = [
+    ...     {"framework": "pytorch", "bare": False, "median_s": 0.002},
+    ...     {"framework": "pytorch", "bare": True, "median_s": 0.001},
+    ...     {"framework": "reference", "bare": False, "median_s": 0.004},
+    ... ]
+    >>> every, one = d5.OperatorTime().observer(), d5.OperatorTime(framework="reference").observer()
+    >>> for observer in (every, one):
+    ...     observer.after_timing(SimpleNamespace(rows=rows))
+    >>> every.value(), one.value()  # milliseconds; what is bare does not count
+    (3.0, 4.0)
     """
 
     name = "operator_time"
@@ -72,6 +85,18 @@ class BareRatio(Metric):
     """Ratio of the time through deep5 to the bare framework's: the median over all sizes, directions and frameworks.
 
     On the clock: as for `OperatorTime`; both sides of a ratio are measured in the same rounds.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> about = {"problem": "64x64", "direction": "forward", "framework": "pytorch"}
+    >>> series = [  # of each round, its number and seconds
+    ...     {**about, "bare": False, "samples": [(0, 11e-6), (1, 12e-6), (2, 30e-6)]},
+    ...     {**about, "bare": True, "samples": [(0, 10e-6), (1, 10e-6), (2, 20e-6)]},
+    ... ]
+    >>> observer = d5.BareRatio().observer()
+    >>> observer.after_timing(SimpleNamespace(raw=[{"series": series}]))
+    >>> round(observer.value(), 6)  # the median of 1.1, 1.2 and 1.5
+    1.2
     """
 
     name = "bare_ratio"
@@ -87,6 +112,18 @@ class OperatorCost(Metric):
     """Microseconds that deep5 adds to a call of the bare framework: the median over all sizes.
 
     On the clock: as for `OperatorTime`; both sides of a difference are measured in the same rounds.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> about = {"problem": "64x64", "direction": "forward", "framework": "pytorch"}
+    >>> series = [  # of each round, its number and seconds
+    ...     {**about, "bare": False, "samples": [(0, 11e-6), (1, 12e-6), (2, 30e-6)]},
+    ...     {**about, "bare": True, "samples": [(0, 10e-6), (1, 10e-6), (2, 20e-6)]},
+    ... ]
+    >>> observer = d5.OperatorCost().observer()
+    >>> observer.after_timing(SimpleNamespace(raw=[{"series": series}]))
+    >>> round(observer.value(), 6)  # microseconds, the median of 1, 2 and 10
+    2.0
     """
 
     name = "operator_cost"
@@ -117,6 +154,18 @@ class OperatorCoverage(Metric):
     """Percentage of all problems and directions measured through deep5, over all frameworks.
 
     Nothing is on a clock. The result lists what was not measured, with reasons.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> coverage = {
+    ...     "pytorch": {"measured": 4, "of": 4},
+    ...     "pytorch (bare)": {"measured": 4, "of": 4},
+    ...     "reference": {"measured": 2, "of": 4},
+    ... }
+    >>> observer = d5.OperatorCoverage().observer()
+    >>> observer.after_timing(SimpleNamespace(coverage=coverage))
+    >>> observer.value()  # 6 of 8: what is bare does not count
+    75.0
     """
 
     name = "operator_coverage"

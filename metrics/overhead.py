@@ -38,6 +38,18 @@ class Overhead(Metric):
 
     On the clock: whole calls of many steps, divided by their number. Each round's difference is relative to the mean of
     two instances of the baseline.
+
+    >>> import deep5 as d5
+    >>> from deep5.measuring.timing import Rounds
+    >>> baseline = tuple(1e-3 + 1e-6 * number for number in range(10))  # seconds per call of 100 steps
+    >>> times = Rounds(
+    ...     candidate=tuple(second + 2e-4 for second in baseline), baseline=baseline, baseline_again=baseline,
+    ...     steps=100, warmups=1, first_call_s=0.1,
+    ... )
+    >>> observer = d5.Overhead().observer()
+    >>> observer.after_timing(times)
+    >>> round(observer.value(), 6)  # microseconds per step: 200 µs per call of 100 steps
+    2.0
     """
 
     name = "overhead"
@@ -78,6 +90,18 @@ class Slowdown(Metric):
     ratio itself.
 
     On the clock: whole calls of many steps.
+
+    >>> import deep5 as d5
+    >>> from deep5.measuring.timing import Rounds
+    >>> baseline = tuple(1e-3 + 1e-6 * number for number in range(10))  # seconds per call of 100 steps
+    >>> times = Rounds(
+    ...     candidate=tuple(1.05 * second for second in baseline), baseline=baseline, baseline_again=baseline,
+    ...     steps=100, warmups=1, first_call_s=0.1,
+    ... )
+    >>> observer = d5.Slowdown().observer()
+    >>> observer.after_timing(times)
+    >>> round(observer.value(), 6)
+    1.05
     """
 
     name = "slowdown"

@@ -134,6 +134,22 @@ class SamplingBias(Metric):
     Args:
         of: `"labels"`: by class; `"samples"`: by sample, 0 if each was drawn equally often.
         label: Name of the part of a sample with its class.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> labels = np.repeat([0, 1], [3, 1])  # three samples of class 0, one of class 1
+    >>> data = d5.ArrayDataset({"input": np.zeros((4, 4), np.float32), "label": labels})
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=2))
+    >>> class Few(d5.Sampler):
+    ...     def order(self, epoch): return np.array([0, 3])
+    ...     def samples(self, epoch): return 2
+    >>> observer = d5.SamplingBias().observer()
+    >>> d5.Trainer(executor, d5.SGD(0.1), Few(data, 2)).train(epochs=1, events=[observer])
+    >>> observer.value()  # half of the draws are of class 1, and a quarter of the set
+    25.0
+    >>> print(observer.files()["sampling.csv"], end="")
+    epoch,drawn,never,once,more_than_once,samples_percent,labels_percent
+    1,2,2,2,0,50.0,25.0
     """
 
     name = "sampling_bias"

@@ -103,6 +103,17 @@ class Staleness(Metric):
     References:
         Zhang, Gupta, Lian and Liu, Staleness-aware Async-SGD for distributed deep learning, IJCAI 2016: the staleness
         of a gradient, counted in updates.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer = d5.Staleness().observer()
+    >>> trainer = SimpleNamespace(optimizer=SimpleNamespace(last_staleness=0), communicator=SimpleNamespace(size=3))
+    >>> observer.before_training(trainer)
+    >>> for step, staleness in enumerate((0, 2, 2, 1, 0)):
+    ...     trainer.optimizer.last_staleness = staleness
+    ...     observer.after_step(trainer, d5.StepInfo(step=step, batch_size=8), {}, 0, 1_000_000)
+    >>> observer.value()  # of this rank's updates; `combine` takes the mean over all ranks
+    1.0
     """
 
     name = "staleness"

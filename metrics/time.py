@@ -52,6 +52,18 @@ class WallClockTime(Metric):
     On the clock: data, training steps (also the first, which may compile), evaluations, events. Off it: building the
     executor, compiling rules, events before the first epoch and after training; and in a resumed run, the time between
     its interruption and its first step after the resume, and the repeated steps since its last checkpoint.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> from deep5.core.metric import parse_goal
+    >>> observer = d5.WallClockTime().observer()
+    >>> for epoch in range(2):
+    ...     elapsed_ns = (epoch + 1) * 45 * 10**9
+    ...     trainer = SimpleNamespace(step=6 * (epoch + 1), epoch=epoch + 1, elapsed_ns=lambda: elapsed_ns)
+    ...     observer.after_epoch(trainer, epoch)
+    >>> goal = parse_goal(d5.WallClockTime(), "< 2 min")
+    >>> observer.value(), str(goal), goal.met(observer.value())
+    (90.0, '< 120', True)
     """
 
     name = "wall_clock_time"
@@ -135,6 +147,21 @@ class Throughput(Metric):
     first step after the resume, and the repeated steps since its last checkpoint. An epoch stopped by an event counts
     up to there. The device is synchronized at the end of every epoch's steps, also of a stopped one, before the clock
     is read.
+
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> from deep5.core.metric import parse_goal
+    >>> observer, clock = d5.Throughput().observer(), SimpleNamespace(ns=0)
+    >>> trainer = SimpleNamespace(step=3, epoch=1, elapsed_ns=lambda: clock.ns)
+    >>> observer.before_epoch(trainer, epoch=0)
+    >>> for step, took_ns in enumerate((500_000_000, 100_000_000, 100_000_000)):
+    ...     clock.ns += took_ns
+    ...     observer.after_step(trainer, d5.StepInfo(step=step, batch_size=64), {}, clock.ns - took_ns, clock.ns)
+    >>> observer.after_epoch(trainer, epoch=0)
+    >>> observer.value()  # 128 samples in 0.2 s; the first step of a batch size may compile
+    640.0
+    >>> str(parse_goal(d5.Throughput(), 500))  # at least
+    '>= 500'
     """
 
     name = "throughput"
@@ -200,6 +227,16 @@ class StepLatency(Metric):
     On the clock: forward, backward, update; the device is synchronized after every step. Off it: data, events, and the
     first step of each batch size, which may compile (unless there are no others); after a resume there is such a first
     step again. Steps repeated after a resume count once.
+
+    >>> import deep5 as d5
+    >>> from deep5.core.metric import parse_goal
+    >>> observer = d5.StepLatency().observer()
+    >>> for step, took_ns in enumerate((90_000_000, 2_000_000, 3_000_000, 5_000_000)):
+    ...     observer.after_step(None, d5.StepInfo(step=step, batch_size=64), {}, 0, took_ns)
+    >>> observer.value(), observer.interval()  # milliseconds; an interval requires six steps
+    (3.0, None)
+    >>> str(parse_goal(d5.StepLatency(), "< 500 us"))
+    '< 0.5'
     """
 
     name = "step_latency"

@@ -62,6 +62,18 @@ class TopK(Metric):
         k: From 1 to the number of classes.
         logits: Name of the output with one value per class.
         label: Name of the input with the true class.
+
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> import deep5 as d5
+    >>> observer = d5.TopK(k=2).observer()
+    >>> trainer = SimpleNamespace(communicator=None, step=6, elapsed_ns=lambda: 0)
+    >>> observer.before_evaluation(trainer, epoch=0)
+    >>> logits = np.array([[5.0, 3.0, 1.0], [5.0, 3.0, 1.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]])
+    >>> observer.after_evaluation_batch(trainer, None, {"label": np.array([1, 2, 2, 1])}, {"logits": logits})
+    >>> observer.after_evaluation(trainer, epoch=0, scores={})
+    >>> observer.value()  # all but the second sample, whose class ranks third
+    75.0
     """
 
     name = "top_k"

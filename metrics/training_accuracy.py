@@ -107,6 +107,18 @@ class TrainingAccuracy(Metric):
     Args:
         logits: Name of the output with one value per class.
         label: Name of the input with the true class.
+
+    >>> import deep5 as d5
+    >>> data = d5.datasets.synthetic(shape=(16,), classes=3, train=60, test=30)
+    >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=16, hidden=8, classes=3))
+    >>> train, test = d5.ShuffleSampler(data.train, 10), d5.OrderedSampler(data.test, 30)
+    >>> trainer = d5.Trainer(executor, d5.Adam(0.03), train, test)
+    >>> observer = d5.TrainingAccuracy().observer()
+    >>> trainer.train(epochs=2, events=[observer])
+    >>> [sample.epoch for sample in observer.samples()]
+    [1, 2]
+    >>> observer.value() < trainer.evaluate(train)["accuracy"]  # each step's weights, and the final ones
+    True
     """
 
     name = "training_accuracy"

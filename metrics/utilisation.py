@@ -128,6 +128,15 @@ class Utilisation(Metric):
     References:
         Chowdhery et al., PaLM: Scaling language modeling with Pathways, JMLR 24, 2023, appendix B (model FLOPs
         utilization).
+
+    >>> import deep5 as d5
+    >>> from deep5.metrics.network_flops import forward_flops
+    >>> network = d5.networks.mlp(features=16, hidden=8, classes=3)
+    >>> 3 * forward_flops(network, {"input": (10, 16), "label": (10,)})  # a step: 3 · 2 · 10 · (16 · 8 + 8 · 3)
+    9120
+    >>> observer = d5.Utilisation().observer()
+    >>> observer.value(), observer.missing()
+    (None, 'training did not finish')
     """
 
     name = "utilisation"

@@ -43,6 +43,21 @@ class Compression(ABC):
         Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
         speech DNNs, Interspeech 2014, section 3.2; Karimireddy et al., Error feedback fixes SignSGD and other gradient
         compression schemes, ICML 2019, algorithm 2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Signs(d5.Compression):  # the mean magnitude, and a byte for the sign of each element
+    ...     def message_bytes(self, count, dtype, *, step=None): return 8 + count
+    ...     def _pack(self, values, message, key, step):
+    ...         message[:8].view(np.float64)[0] = np.abs(values).mean()
+    ...         message[8:] = values >= 0
+    ...     def _unpack(self, message, out):
+    ...         out[...] = np.where(message[8:], 1.0, -1.0) * message[:8].view(np.float64)[0]
+    >>> compression, out = Signs().bound(seed=0), np.empty(2)
+    >>> compression.decode(compression.encode(np.array([3.0, -1.0]), key="weights", step=0), out); out.tolist()
+    [2.0, -2.0]
+    >>> compression.decode(compression.encode(np.array([3.0, -1.0]), key="weights", step=1), out); out.tolist()
+    [2.0, 2.0]
     """
 
     def __init__(self, *, feedback: bool = True) -> None:

@@ -58,6 +58,19 @@ class DeepGradientCompression(Compression):
     References:
         Lin et al., Deep gradient compression: reducing the communication bandwidth for distributed training, ICLR 2018,
         equations 4 to 6 (momentum correction and factor masking), sections 3.1 to 3.3, algorithm 4.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.DeepGradientCompression(ratio=0.25, momentum=0.5, clip=None, warm_up_steps=0).bound(seed=0)
+    >>> out = np.empty(4)
+    >>> for step, gradient in enumerate(([4.0, 3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0])):
+    ...     message = compression.encode(np.array(gradient), key="weights", step=step)
+    ...     compression.decode(message, out)
+    ...     print(message.nbytes, out.tolist())  # then what was kept of the second element: 3 + 0.5 · 3
+    12 [4.0, 0.0, 0.0, 0.0]
+    12 [0.0, 4.5, 0.0, 0.0]
+    >>> [round(d5.DeepGradientCompression(0.001, warm_up_steps=100).share(step), 4) for step in (0, 25, 50, 75, 100)]
+    [0.2512, 0.0631, 0.0158, 0.004, 0.001]
     """
 
     def __init__(

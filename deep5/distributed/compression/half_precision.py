@@ -38,6 +38,15 @@ class HalfPrecision(Compression):
 
     References:
         Micikevicius et al., Mixed precision training, ICLR 2018, section 2, for the types and their ranges.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.HalfPrecision("bfloat16").bound(seed=0)
+    >>> values = np.array([1.0, 3.14159, 1e30], np.float32)
+    >>> message, out = compression.encode(values, key="weights", step=0), np.empty_like(values)
+    >>> compression.decode(message, out)
+    >>> values.nbytes, message.nbytes, out[:2].tolist(), bool(np.isfinite(out).all())  # float16 would overflow
+    (12, 6, [1.0, 3.140625], True)
     """
 
     def __init__(self, kind: str = "bfloat16", *, feedback: bool = False) -> None:

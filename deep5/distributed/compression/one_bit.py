@@ -35,6 +35,18 @@ class OneBit(Compression):
     References:
         Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
         speech DNNs, Interspeech 2014, section 3.2.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.OneBit(bucket=8).bound(seed=0)
+    >>> values = np.array([1.0, 3.0, -2.0, 2.0, -4.0, 2.0, 2.0, -6.0])
+    >>> message, out = compression.encode(values, key="weights", step=0), np.empty(8)
+    >>> compression.decode(message, out)
+    >>> message.nbytes, out.tolist()  # two means, and a byte of signs
+    (17, [2.0, 2.0, -4.0, 2.0, -4.0, 2.0, 2.0, -4.0])
+    >>> message = compression.encode(np.zeros(8), key="weights", step=1)  # the next message carries the error
+    >>> compression.decode(message, out); out.tolist()
+    [-1.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, -1.5]
     """
 
     def __init__(self, *, bucket: int = 512, feedback: bool = True) -> None:

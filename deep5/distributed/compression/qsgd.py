@@ -41,6 +41,17 @@ class QSGD(Compression):
     References:
         Alistarh et al., QSGD: communication-efficient SGD via gradient quantization and encoding, NeurIPS 2017,
         section 3.1, and section 4 for the buckets.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.QSGD(levels=5, bucket=8).bound(seed=0)
+    >>> values = np.array([3.0, -4.0, 0.0, 0.0])  # the norm is 5: a multiple of 5 / levels is exact
+    >>> message, out = compression.encode(values, key="weights", step=0), np.empty(4)
+    >>> compression.decode(message, out)
+    >>> message.nbytes, out.tolist()
+    (12, [3.0, -4.0, 0.0, 0.0])
+    >>> d5.QSGD().message_bytes(1_000_000, np.float32)  # 4,000,000 uncompressed
+    507816
     """
 
     def __init__(self, levels: int = 7, *, bucket: int = 512, feedback: bool = False) -> None:

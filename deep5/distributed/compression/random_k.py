@@ -40,6 +40,17 @@ class RandomKSparsification(Compression):
         Stich et al., Sparsified SGD with memory, NeurIPS 2018, definition 2.2 (rand_k); Wangni et al., Gradient
         sparsification for communication-efficient distributed optimization, NeurIPS 2018, with equal probabilities, for
         c = n / k.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.RandomKSparsification(k=2, feedback=False).bound(seed=0)
+    >>> values, out = np.array([1.0, 2.0, 3.0, 4.0]), np.empty(4)
+    >>> message = compression.encode(values, key="weights", step=0)
+    >>> compression.decode(message, out)
+    >>> message.nbytes, out.tolist()  # what is drawn is multiplied by 4 / 2
+    (24, [0.0, 4.0, 0.0, 8.0])
+    >>> compression.all_reduce_bytes(4, np.float64)  # ranks that draw alike send only values
+    16
     """
 
     def __init__(self, ratio: float | None = None, *, k: int | None = None, feedback: bool = True) -> None:

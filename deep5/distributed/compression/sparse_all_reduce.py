@@ -52,6 +52,18 @@ class SparseAllReduce(Compression):
     References:
         Renggli et al., SparCML: high-performance sparse communication for machine learning, SC'19, section 5.3.1
         (SSAR_Recursive_double), and section 5.1 for the switch to a dense stream.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> def total(communicator):
+    ...     buffer = np.zeros(1000)
+    ...     buffer[communicator.rank] = 1.0 + communicator.rank  # each rank has another element
+    ...     compression = d5.SparseAllReduce(k=1).bound(seed=0)
+    ...     compression.all_reduce(communicator, buffer, key="weights", step=0)
+    ...     return buffer[:3].tolist(), communicator.sent_bytes
+    >>> run_in_threads(2, total)  # a size of 8 bytes, an index of 4 and a value of 8
+    [([1.0, 2.0, 0.0], 20), ([1.0, 2.0, 0.0], 20)]
     """
 
     def __init__(self, ratio: float | None = None, *, k: int | None = None, feedback: bool = True) -> None:

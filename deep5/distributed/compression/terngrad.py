@@ -46,6 +46,16 @@ class TernGrad(Compression):
     References:
         Wen et al., TernGrad: ternary gradients to reduce communication in distributed deep learning, NeurIPS 2017,
         equations 1 to 3, and gradient clipping with c = 2.5.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.TernGrad(clip=None, bucket=8).bound(seed=0)
+    >>> decoded, out = [], np.empty(3)
+    >>> for step in range(1000):
+    ...     compression.decode(compression.encode(np.array([2.0, -1.0, 0.0]), key="weights", step=step), out)
+    ...     decoded.append(out.copy())
+    >>> sorted(set(np.ravel(decoded).tolist())), np.mean(decoded, axis=0).round(1).tolist()  # three values, unbiased
+    ([-2.0, 0.0, 2.0], [2.0, -1.0, 0.0])
     """
 
     def __init__(self, clip: float | None = 2.5, *, bucket: int = 2048, feedback: bool = False) -> None:

@@ -35,6 +35,22 @@ class AllReduce(DistributedOptimizer):
     References:
         Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB'20, section 3.2, for
         buckets and overlap.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):  # the minimum of a rank is its sample, and the rate steps there at once
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.AllReduce().wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=2)
+    ...     scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
+    ...     return executor.parameters()["w"].tolist()
+    >>> run_in_threads(2, train)  # both ranks step to the mean of both samples
+    [[2.0], [2.0]]
     """
 
     consistent: ClassVar[bool] = True

@@ -50,6 +50,23 @@ class AsynchronousParameterServer(AsynchronousScheme):
         Hogwild!: a lock-free approach to parallelizing stochastic gradient descent, NeurIPS 2011, for updates in the
         order of arrival; here a lock keeps each of them whole. Mitliagkas et al., Asynchrony begets momentum, with an
         application to deep learning, Allerton 2016, theorem 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("slope", dtype="float64")
+    >>> product = build.op("Mul", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", product, keepdims=0)})
+    >>> def train(communicator):  # the gradient is the sample, wherever it is taken
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.AsynchronousParameterServer().wrap(d5.SGD(lr=1.0), communicator)
+    ...     scheme.bind(executor)
+    ...     sample = np.array([[1.0 + communicator.rank]])
+    ...     scheme.step({"input": sample}, d5.StepInfo(batch_size=1, global_batch_size=2))
+    ...     with scheme.averaged():  # all ranks meet
+    ...         return executor.parameters()["w"].tolist()
+    >>> run_in_threads(2, train)  # an update for each rank: −1 and −2, where `AllReduce` makes one by their mean
+    [[-3.0], [-3.0]]
     """
 
     alone: ClassVar[bool] = True

@@ -45,6 +45,26 @@ class ElasticAveraging(ParameterAveraging):
 
     References:
         Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015, section 3.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.ElasticAveraging(every=1, alpha=0.25, beta=0.5).wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     found = []
+    ...     for step in range(2):
+    ...         info = d5.StepInfo(step=step, batch_size=1, global_batch_size=2)
+    ...         scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
+    ...     own = executor.parameters()["w"].tolist()
+    ...     with scheme.averaged():  # the center, which is evaluated
+    ...         return own, executor.parameters()["w"].tolist()
+    >>> run_in_threads(2, train)  # rank 1, at 4, is pulled to the center at 0, and the center to the mean of 2
+    [([0.0], [1.0]), ([3.0], [1.0])]
     """
 
     alone: ClassVar[bool] = False

@@ -29,6 +29,22 @@ class Gossip(ParameterAveraging):
         2006. Jin, Yuan, Iandola and Keutzer, How to scale distributed deep learning?, 2016,
         arXiv:1611.04581, for gossip with gradient steps; Blot, Picard, Cord and Thome, Gossip training for deep
         learning, 2016, arXiv:1611.09726.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.Gossip().wrap(d5.SGD(lr=0.5), communicator, seed=2)
+    ...     scheme.bind(executor)
+    ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=4)
+    ...     scheme.step({"input": np.array([[float(communicator.rank)]])}, info)
+    ...     return executor.parameters()["w"].tolist()
+    >>> run_in_threads(4, train)  # each rank steps to its own sample, then averages with one other
+    [[1.0], [2.0], [1.0], [2.0]]
     """
 
     def _after(self, info: StepInfo) -> None:

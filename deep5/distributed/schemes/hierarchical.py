@@ -59,6 +59,22 @@ class Hierarchical(DistributedOptimizer):
     References:
         Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020 (hierarchical local
         SGD), for H above 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.Hierarchical(group_size=2, every=4).wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=4)
+    ...     scheme.step({"input": np.array([[float(communicator.rank)]])}, info)
+    ...     return executor.parameters()["w"].tolist()
+    >>> run_in_threads(4, train)  # the mean within ranks 0 and 1, and within 2 and 3; of all at every fourth step
+    [[0.5], [0.5], [2.5], [2.5]]
     """
 
     compresses: ClassVar[bool] = True

@@ -47,6 +47,25 @@ class LocalSGD(ParameterAveraging):
         (iterative parameter mixing, uniform). Stich, Local SGD converges fast and communicates little,
         ICLR 2019, algorithm 1. For the state: Yu, Jin and Yang, On the linear speedup analysis of communication
         efficient momentum SGD for distributed non-convex optimization, ICML 2019, algorithm 1.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.LocalSGD(every=2).wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     found = []
+    ...     for step in range(2):
+    ...         info = d5.StepInfo(step=step, batch_size=1, global_batch_size=2)
+    ...         scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
+    ...         found += executor.parameters()["w"].tolist()
+    ...     return found
+    >>> run_in_threads(2, train)  # each rank steps to its own sample; after the second step all have the mean
+    [[0.0, 2.0], [4.0, 2.0]]
     """
 
     def __init__(self, every: int = 8, *, average_state: bool = False, timeout_s: float = TIMEOUT_S) -> None:

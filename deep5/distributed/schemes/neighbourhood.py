@@ -51,6 +51,23 @@ class Neighbourhood(ParameterAveraging):
         Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017, algorithm 1. Xiao,
         Boyd and Lall, A scheme for robust distributed sensor fusion based on average consensus, IPSN 2005, for the
         weights.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.Neighbourhood("ring").wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     for step in range(2):
+    ...         info = d5.StepInfo(step=step, batch_size=1, global_batch_size=4)
+    ...         scheme.step({"input": np.array([[8.0 * (communicator.rank == 0)]])}, info)
+    ...     return executor.parameters()["w"].round(6).tolist(), round(scheme.spectral_gap, 6)
+    >>> run_in_threads(4, train)  # of the 8 of rank 0 a third is at each neighbor now, and a third stays
+    [([2.666667], 0.666667), ([2.666667], 0.666667), ([0.0], 0.666667), ([2.666667], 0.666667)]
     """
 
     def __init__(self, graph: str | Sequence[Sequence[int]] = "ring", *, timeout_s: float = TIMEOUT_S) -> None:

@@ -46,6 +46,22 @@ class ParameterServer(ServedOptimizer):
     References:
         Li et al., Scaling distributed machine learning with the parameter server, OSDI'14, section 2, with one server
         and its consistency model "sequential".
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.ParameterServer(root=0).wrap(d5.Momentum(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=2)
+    ...     scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
+    ...     return executor.parameters()["w"].tolist(), list(scheme.state_dict())
+    >>> run_in_threads(2, train)  # only the root has the optimizer's state
+    [([2.0], ['velocity/w', 'hyper']), ([2.0], ['hyper'])]
     """
 
     consistent: ClassVar[bool] = True

@@ -30,6 +30,26 @@ class StaleSynchronous(AsynchronousScheme):
         Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NeurIPS 2013,
         section 2. The paper's workers read from caches that may be as old as the bound permits; here they always get
         the newest parameters.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> build = d5.NetworkBuilder("slope", dtype="float64")
+    >>> product = build.op("Mul", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", product, keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = d5.StaleSynchronous(bound=1).wrap(d5.SGD(lr=1.0), communicator)
+    ...     scheme.bind(executor)
+    ...     staleness = []
+    ...     for step in range(5):
+    ...         info = d5.StepInfo(step=step, batch_size=1, global_batch_size=2)
+    ...         scheme.step({"input": np.array([[1.0]])}, info)
+    ...         staleness.append(scheme.last_staleness)
+    ...     with scheme.averaged():
+    ...         return executor.parameters()["w"].tolist(), max(staleness) <= 3  # (2 − 1) · (2 · 1 + 1)
+    >>> run_in_threads(2, train)  # ten updates
+    [([-10.0], True), ([-10.0], True)]
     """
 
     def __init__(self, bound: int = 3, root: int = 0, *, timeout_s: float = TIMEOUT_S) -> None:
