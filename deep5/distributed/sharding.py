@@ -129,7 +129,11 @@ class ShardedSampler:
         return steps
 
     def steps(self, epoch: int) -> int | None:
-        """Batches of the epoch: those of the sampler without skipped ones; None while the number is unknown."""
+        """Batches of the epoch: those of the sampler without skipped ones; None while the number is unknown.
+
+        Args:
+            epoch: Counted from 0.
+        """
         if self.borrow:
             return self.sampler.steps(epoch)
         if not self._even:
@@ -138,11 +142,19 @@ class ShardedSampler:
         return total // size * (share > 0) + (rest > 0)
 
     def order_hash(self, epochs: int) -> str | None:
-        """The sampler's hash of the order of all ranks: the same on each."""
+        """The sampler's hash of the order of all ranks: the same on each.
+
+        Args:
+            epochs: Number of epochs, from the first.
+        """
         return self.sampler.order_hash(epochs)
 
     def samples(self, epoch: int) -> int | None:
-        """This rank's samples in the epoch, excluding borrowed ones; None while the number is unknown."""
+        """This rank's samples in the epoch, excluding borrowed ones; None while the number is unknown.
+
+        Args:
+            epoch: Counted from 0.
+        """
         if not self._even:
             return None
         (total, size), (share, rest) = self._extents(epoch), self._shares(epoch)
@@ -166,7 +178,11 @@ class ShardedSampler:
         return min(left, size) if left > 0 and batch >= 0 else None
 
     def tail(self, epoch: int) -> list[int] | None:
-        """Each rank's number of samples in the epoch's last batch; None if it has not been read yet."""
+        """Each rank's number of samples in the epoch's last batch; None if it has not been read yet.
+
+        Args:
+            epoch: Counted from 0.
+        """
         if self._even:
             total, size = self._extents(epoch)
             last: int | None = (total - 1) % size + 1
@@ -175,7 +191,11 @@ class ShardedSampler:
         return None if last is None else self._cut(last)
 
     def describe(self, epoch: int = 0) -> dict[str, Any]:
-        """How the epoch's batches are split, in JSON types: samples per rank of a batch and of the last one."""
+        """How the epoch's batches are split, in JSON types: samples per rank of a batch and of the last one.
+
+        Args:
+            epoch: Counted from 0.
+        """
         size = self._batch_size(epoch)
         return {
             "ranks": self.size,
@@ -186,6 +206,10 @@ class ShardedSampler:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """This rank's part of the epoch's batches from number `start` on: ids, and the samples by name.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
 
         Raises:
             UsageError: `start` is not a batch number of this epoch, the epoch's batches have fewer samples than there
@@ -203,6 +227,13 @@ class ShardedSampler:
 
     def makers(self, epoch: int, start: int = 0) -> Iterator[Callable[[], Batch]]:
         """Functions that make the `batches`, callable in any order and in any thread.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
+
+        Returns:
+            One function per batch, in the order of the epoch.
 
         Raises:
             UsageError: As for `batches`; or the source yields batches sequentially.

@@ -53,7 +53,11 @@ class GrowingBatches:
             raise UsageError(f"GrowingBatches: got factor={self.factor!r}; allowed: a finite number of at least 1")
 
     def __call__(self, epoch: int) -> int:
-        """Samples per batch in this epoch, counted from 0."""
+        """Samples per batch in this epoch.
+
+        Args:
+            epoch: Counted from 0.
+        """
         try:
             size = round(self.start * float(self.factor) ** (epoch // self.every))
         except OverflowError:

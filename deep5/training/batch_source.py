@@ -37,17 +37,33 @@ class BatchSource(Protocol):
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The epoch's batches from number `start` on: exactly those after the first `start` batches."""
+        """The epoch's batches from number `start` on: exactly those after the first `start` batches.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
+
+        Returns:
+            Pairs of sample ids (None if unknown) and arrays by name.
+        """
         ...
 
     @abstractmethod
     def steps(self, epoch: int) -> int | None:
-        """Number of batches of the epoch, or None if it is unknown before the epoch ends."""
+        """Number of batches of the epoch, or None if it is unknown before the epoch ends.
+
+        Args:
+            epoch: Counted from 0.
+        """
         ...
 
     @abstractmethod
     def order_hash(self, epochs: int) -> str | None:
-        """SHA-256 of batch sizes and order of the first epochs, or None if the order is unknown in advance."""
+        """SHA-256 of batch sizes and order of the first epochs, or None if the order is unknown in advance.
+
+        Args:
+            epochs: Number of epochs, from the first.
+        """
         ...
 
 

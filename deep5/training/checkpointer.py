@@ -165,11 +165,19 @@ class Checkpointer(Event):
             self.interruption()
 
     def due(self, trainer: Any) -> bool:
-        """Whether a checkpoint is due."""
+        """Whether a checkpoint is due.
+
+        Args:
+            trainer: The trainer, between two steps.
+        """
         return self.due_by_steps(trainer) or perf_counter() - self._last_s >= self._every_s
 
     def due_by_steps(self, trainer: Any) -> bool:
-        """Whether enough steps were done: synchronous ranks agree on this without communication."""
+        """Whether enough steps were done: synchronous ranks agree on this without communication.
+
+        Args:
+            trainer: The trainer, between two steps.
+        """
         return self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
 
     def judge(self, trainer: Any, judged: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -196,6 +204,12 @@ class Checkpointer(Event):
 
     def write(self, trainer: Any) -> Path:
         """Write a checkpoint now, and delete the surplus ones.
+
+        Args:
+            trainer: The trainer, between two steps.
+
+        Returns:
+            The path of the file.
 
         Raises:
             OutputError: It cannot be written; earlier ones are unchanged.

@@ -137,7 +137,11 @@ class StreamDataset(ABC):
 
     @abstractmethod
     def cast(self, specs: Mapping[str, TensorSpec]) -> StreamDataset:
-        """This stream with its floating parts converted to the dtypes of a network's inputs; see `Dataset.cast`."""
+        """This stream with its floating parts converted to the dtypes of a network's inputs; see `Dataset.cast`.
+
+        Args:
+            specs: The network's inputs, including the batch dimension.
+        """
 
     def content_hash(self) -> str | None:
         """SHA-256 of the samples' content, or None if it cannot be known without reading them."""

@@ -164,7 +164,11 @@ class GradientExecutor(TrainingExecutor):
         """Threads, dtype, TF32 and determinism as read back from the engine; see `GraphExecutor.settings`."""
 
     def suited(self, network: Network) -> Network:
-        """A network with gradients in other operators, if the engine lacks these or has faster ones."""
+        """A network with gradients in other operators, if the engine lacks these or has faster ones.
+
+        Args:
+            network: The network with gradients, after all expansions.
+        """
         return network
 
     def _in_training(self, network: Network) -> Network:
@@ -195,6 +199,7 @@ class GradientExecutor(TrainingExecutor):
 
     @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        """See `GraphExecutor.inference`."""
         self._recent = inputs, training, info
         if self._feeding is not None and self._feeding.is_fed(inputs):
             return self._feeding.inference(inputs, training, info)
@@ -219,6 +224,7 @@ class GradientExecutor(TrainingExecutor):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
+        """See `GraphExecutor.inference_and_backprop`."""
         if wrt is not None and wrt is not self._direct and (between := self._between(wrt)):
             return self._backprop_between(
                 between,

@@ -94,6 +94,10 @@ class LBFGS:
     def set_hyper(self, name: str, value: float) -> None:
         """Change the initial step length, `lr`.
 
+        Args:
+            name: `"lr"`.
+            value: The new value.
+
         Raises:
             UsageError: Another hyperparameter, or not a positive finite number.
         """
@@ -106,6 +110,9 @@ class LBFGS:
     def bind(self, executor: GraphExecutor) -> None:
         """Bind the executor's parameters.
 
+        Args:
+            executor: Runs the network.
+
         Raises:
             UsageError: The parameters have several types.
         """
@@ -115,6 +122,10 @@ class LBFGS:
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Run `iterations` updates on one batch.
+
+        Args:
+            inputs: The batch, as for `GraphExecutor.inference`.
+            info: The step.
 
         Returns:
             The outputs before the first update.
@@ -172,6 +183,9 @@ class LBFGS:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict` exactly.
+
+        Args:
+            state: A result of `state_dict`, for the same network.
 
         Raises:
             ShapeError: An entry is missing, unknown, or does not fit the network or `history`.

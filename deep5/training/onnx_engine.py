@@ -113,7 +113,11 @@ class ONNXEngine(EngineFramework):
         return made
 
     def settings_on(self, device: Device) -> dict[str, Any]:
-        """The settings that do not depend on a network; see `GraphExecutor.settings`."""
+        """The settings that do not depend on a network; see `GraphExecutor.settings`.
+
+        Args:
+            device: The device of the executor.
+        """
         about = {"framework": self.name, "version": self.version(), "device": str(device), "threads": self.threads}
         return {**about, "tf32": False, "deterministic": True}
 

@@ -91,22 +91,35 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
 
     @abstractmethod
     def compile(self, network: Network) -> Run:
-        """Make a network without parameters or announced outputs runnable; see `GradientExecutor`."""
+        """Make a network without parameters or announced outputs runnable; see `GradientExecutor`.
+
+        Args:
+            network: One node, or the node with its gradient.
+
+        Returns:
+            A function that runs it; see `Run`.
+        """
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """As read back from the engine; see `OperatorExecutor.settings`."""
 
     def suited(self, network: Network) -> Network:
-        """A network with gradients in other operators, if the engine lacks these."""
+        """A network with gradients in other operators, if the engine lacks these.
+
+        Args:
+            network: The network with gradients, after all expansions.
+        """
         return network
 
     @override
     def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """See `OperatorExecutor.arrays`; native arrays are NumPy's."""
         return host_arrays(self.operator, values)
 
     @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """See `OperatorExecutor.inference`."""
         try:
             made = self._made[None, tuple([(value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
@@ -117,6 +130,7 @@ class EngineOperatorExecutor(OperatorExecutor, ABC):
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """See `OperatorExecutor.inference_and_backprop`."""
         name = name_of(self.operator)
         check_arrays(name, inputs)
         wanted = wanted_gradients(name, inputs, needs)

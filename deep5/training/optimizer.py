@@ -158,7 +158,11 @@ class RuleOptimizer:
         return self.train_step.skipped_steps
 
     def bind(self, executor: GraphExecutor) -> None:
-        """Create the executor's whole step with this rule."""
+        """Create the executor's whole step with this rule.
+
+        Args:
+            executor: Runs the network, and keeps the parameters.
+        """
         self._executor = executor
         for name, value, match in self._waiting:
             self._split(name, value, match)
@@ -172,12 +176,27 @@ class RuleOptimizer:
             self.step = self._step.__call__  # type: ignore[method-assign]
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step."""
+        """One whole step.
+
+        Args:
+            inputs: The batch, as for `GraphExecutor.inference`.
+            info: The step.
+
+        Returns:
+            The network's outputs before the update, as native values.
+        """
         self._given.check()
         return self.train_step(inputs, info)
 
     def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
+
+        Args:
+            batches: The micro-batches.
+            info: The step; `batch_size` is that of all micro-batches together.
+
+        Returns:
+            The network's outputs for all samples.
 
         Raises:
             Unsupported: The sample dimension of the inputs is unknown.
@@ -199,6 +218,10 @@ class RuleOptimizer:
 
     def set_hyper(self, name: str, value: float) -> None:
         """Set a hyperparameter of the rule or of the pipeline, from the next step on; groups keep their own values.
+
+        Args:
+            name: One of `changeable`.
+            value: The new value.
 
         Raises:
             UnknownName: There is no such hyperparameter.
@@ -264,6 +287,9 @@ class RuleOptimizer:
         """Restore `state_dict`; its hyperparameters replace the current ones.
 
         A state of an earlier deep5 has none and does not change them.
+
+        Args:
+            state: A result of `state_dict`, for the same network.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype; or the hyperparameters belong to

@@ -91,15 +91,27 @@ class Prefetched:
         return len(self.sampler)  # type: ignore[arg-type]
 
     def steps(self, epoch: int) -> int | None:
-        """The sampler's number of batches."""
+        """The sampler's number of batches.
+
+        Args:
+            epoch: Counted from 0.
+        """
         return self.sampler.steps(epoch)
 
     def order_hash(self, epochs: int) -> str | None:
-        """The sampler's hash."""
+        """The sampler's hash.
+
+        Args:
+            epochs: Number of epochs, from the first.
+        """
         return self.sampler.order_hash(epochs)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The sampler's batches; the threads start when the first one is requested.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
 
         Raises:
             UsageError: `start` is not a batch number of this epoch.

@@ -98,17 +98,30 @@ class UpdateRule:
         """The state before the first step, by name: arrays of the parameter's shape, or of shape ().
 
         A rule that depends on shapes may have states of any shape, and other states for other parameters.
+
+        Args:
+            param: The initial parameter.
         """
         return {}
 
     def prepare_param(self, param: Array, state: State) -> Array:
-        """The point at which the gradient is taken, of the parameter's shape."""
+        """The point at which the gradient is taken, of the parameter's shape.
+
+        Args:
+            param: The parameter after the last update.
+            state: The state after the last update.
+        """
         return param
 
     def sums(self, grad: Array, param: Array, state: State) -> dict[str, Array]:
         """Sums over `scope`, each `xp.sum(expression)`; `update_rule` reads them as `self.<name>`.
 
         A rule that depends on shapes needs it only for sums over the model.
+
+        Args:
+            grad: Gradient at `prepare_param(param, state)`.
+            param: The parameter after the last update.
+            state: The state after the last update.
         """
         return {}
 
@@ -130,6 +143,10 @@ class UpdateRule:
 
         It is independent of the step: it reads hyperparameters and states, but neither values from `new_input` nor
         sums. If it needs them, the rule stores them in a state of shape ().
+
+        Args:
+            param: The parameter after the last update.
+            state: The state after the last update.
         """
         return param
 

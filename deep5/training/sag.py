@@ -90,6 +90,10 @@ class SAG:
     def set_hyper(self, name: str, value: float) -> None:
         """Change the learning rate, `lr`.
 
+        Args:
+            name: `"lr"`.
+            value: The new value.
+
         Raises:
             UsageError: Another hyperparameter, or not a finite number.
         """
@@ -101,6 +105,9 @@ class SAG:
 
     def bind(self, executor: GraphExecutor) -> None:
         """Bind the executor's parameters.
+
+        Args:
+            executor: Runs the network.
 
         Raises:
             UsageError: The parameters have several types; or, with `unit="sample"`, the network keeps batch statistics,
@@ -129,6 +136,10 @@ class SAG:
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One step; see the class.
+
+        Args:
+            inputs: The batch, as for `GraphExecutor.inference`.
+            info: The step; its `sample_ids` are those of the batch.
 
         Returns:
             The outputs before the step; with `unit="sample"` assembled from those of the samples, as NumPy arrays.
@@ -253,6 +264,9 @@ class SAG:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict` exactly.
+
+        Args:
+            state: A result of `state_dict`, for the same network.
 
         Raises:
             ShapeError: An entry is missing, unknown, or inconsistent with the network or the others.

@@ -62,14 +62,25 @@ class Sampler(ABC):
 
     @abstractmethod
     def order(self, epoch: int) -> np.ndarray:
-        """Indices of the samples in this epoch's order, int64, each exactly once."""
+        """Indices of the samples in this epoch's order, int64, each exactly once.
+
+        Args:
+            epoch: Counted from 0.
+        """
 
     def samples(self, epoch: int) -> int:
-        """Number of samples in the epoch: the length of its order."""
+        """Number of samples in the epoch: the length of its order.
+
+        Args:
+            epoch: Counted from 0.
+        """
         return self._length
 
     def epoch_batch_size(self, epoch: int) -> int:
         """Samples per batch in the epoch, except for the last batch.
+
+        Args:
+            epoch: Counted from 0.
 
         Raises:
             UsageError: A function of the epoch does not return an integer of at least 1.
@@ -86,7 +97,11 @@ class Sampler(ABC):
         return self.steps(0)
 
     def steps(self, epoch: int) -> int:
-        """Batches of the epoch."""
+        """Batches of the epoch.
+
+        Args:
+            epoch: Counted from 0.
+        """
         return -(-self.samples(epoch) // self.epoch_batch_size(epoch))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
@@ -105,7 +120,12 @@ class Sampler(ABC):
         return self.dataset.in_batches(*self._rest(epoch, start))
 
     def ids(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
-        """The indices of the epoch's batches; see `batches`."""
+        """The indices of the epoch's batches; see `batches`.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
+        """
         order, size = self._rest(epoch, start)
         return (order[first : first + size] for first in range(0, len(order), size))
 
@@ -116,14 +136,23 @@ class Sampler(ABC):
         return self.order(epoch)[begin:], size
 
     def make(self, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Make the batch of these samples in this epoch: their indices, and the samples by name."""
+        """Make the batch of these samples in this epoch: their indices, and the samples by name.
+
+        Args:
+            ids: Indices of samples, int64, shape (batch,).
+            epoch: Counted from 0; random transforms depend on it.
+        """
         inputs = self.dataset.batch(ids)
         for transform in self.transforms:
             inputs = transform(inputs, ids, epoch)
         return ids, inputs
 
     def order_hash(self, epochs: int) -> str:
-        """SHA-256 over batch size and order of the first epochs."""
+        """SHA-256 over batch size and order of the first epochs.
+
+        Args:
+            epochs: Number of epochs, from the first.
+        """
         if callable(self.batch_size):
             sizes = ",".join(str(self.epoch_batch_size(epoch)) for epoch in range(epochs))
         else:

@@ -71,6 +71,9 @@ class StreamSampler:
     def epoch_batch_size(self, epoch: int) -> int:
         """Samples per batch in the epoch, except for the last batch.
 
+        Args:
+            epoch: Counted from 0.
+
         Raises:
             UsageError: The batch size is not an integer of at least 1.
         """
@@ -80,15 +83,30 @@ class StreamSampler:
         return size
 
     def steps(self, epoch: int) -> int | None:
-        """None: the number of batches is unknown."""
+        """None: the number of batches is unknown.
+
+        Args:
+            epoch: Counted from 0.
+        """
         return None
 
     def order_hash(self, epochs: int) -> str | None:
-        """None: the order is unknown until the stream ends."""
+        """None: the order is unknown until the stream ends.
+
+        Args:
+            epochs: Number of epochs, from the first.
+        """
         return None
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """The epoch's batches from number `start` on; none if the stream ends earlier.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to skip at the beginning of the epoch.
+
+        Returns:
+            Pairs of the positions in the stream, int64 of shape (batch,), and the samples by name.
 
         Raises:
             UsageError: `start` is not an integer of at least 0, or the samples of a batch differ in name, shape or

@@ -111,7 +111,11 @@ class Trainer:
         self._constants = ConfirmedConstants()
 
     def listening(self, *events: Event) -> AbstractContextManager[None]:
-        """Attach events for the duration of a `with` block."""
+        """Attach events for the duration of a `with` block.
+
+        Args:
+            *events: The events.
+        """
         return self.listeners.attached(events)
 
     def elapsed_ns(self) -> int:
@@ -145,6 +149,9 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict`: the next `train` does the rest of the epoch, and restores the events' states.
+
+        Args:
+            state: A result of `state_dict`, of a trainer that was made like this one.
 
         Raises:
             Deep5Error: The state belongs to another network or optimizer.
@@ -315,6 +322,12 @@ class Trainer:
         counts once, for any batch size; if a sample has several labels (a sequence), the accuracy is over all labels.
         NaN logits predict nothing. If labels are not classes, that is integers of the shape of the logits without the
         last dimension, there is no accuracy.
+
+        Args:
+            sampler: The batches of its first epoch are evaluated.
+
+        Returns:
+            `loss`, `samples`, and `accuracy` if labels are classes.
         """
         return self._evaluate(sampler, ())
 

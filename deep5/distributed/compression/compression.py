@@ -142,7 +142,13 @@ class Compression(ABC):
         self._exchange(communicator, message, buffer, timeout_s)
 
     def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
-        """Bytes that each rank's communicator counts in an `all_reduce`; None if they depend on the values."""
+        """Bytes that each rank's communicator counts in an `all_reduce`; None if they depend on the values.
+
+        Args:
+            count: Number of elements.
+            dtype: Dtype of the elements, float32 or float64.
+            step: As in `message_bytes`.
+        """
         return self.message_bytes(count, dtype, step=step)
 
     def encode(self, values: np.ndarray, *, key: str, step: int) -> np.ndarray:
@@ -193,6 +199,9 @@ class Compression(ABC):
     def check_optimizer(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
         """Reject an optimizer that does not work with the compression.
 
+        Args:
+            optimizer: An update rule or a step optimizer, as passed to `DistributedOptimizer.wrap`.
+
         Raises:
             UsageError: The optimizer is not supported.
         """
@@ -216,7 +225,11 @@ class Compression(ABC):
         return {name: array for kept in self._keeps() for name, array in kept.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`: later steps repeat bit for bit."""
+        """Restore `state_dict`: later steps repeat bit for bit.
+
+        Args:
+            state: A result of `state_dict`, of the same compression with the same parameters.
+        """
         for kept in self._keeps():
             kept.load_state_dict(state)
 

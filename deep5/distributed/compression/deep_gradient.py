@@ -91,7 +91,14 @@ class DeepGradientCompression(Compression):
         self._velocity = Kept("momentum")
 
     def share(self, step: int | None = None) -> float:
-        """Share of the elements sent at a step; None: after the warm-up."""
+        """Share of the elements sent at a step; None: after the warm-up.
+
+        Args:
+            step: Counted from 0.
+
+        Returns:
+            The share, in (0, 1].
+        """
         if step is None or step >= self.warm_up_steps:
             return self.ratio
         return float(self.ratio ** ((1 + 4 * step // self.warm_up_steps) / 5))

@@ -135,6 +135,7 @@ class DistributedOptimizer(OptimizerWrapper):
             inputs: This rank's part of the batch.
             info: The step; `batch_size` is this rank's, `global_batch_size` that of all ranks together. A rank whose
                 part is empty has a `batch_size` of 0, and a borrowed sample as inputs.
+
         Returns:
             The network's outputs for this rank's part, native values.
         """
@@ -171,6 +172,9 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def bind(self, executor: GraphExecutor) -> None:
         """Give every rank the weights of rank 0, check that they arrived, and bind the optimizer.
+
+        Args:
+            executor: Runs the network on this rank.
 
         Raises:
             CommunicationError: A rank did not arrive, or has other weights nevertheless.
@@ -225,6 +229,9 @@ class DistributedOptimizer(OptimizerWrapper):
     def verify(self, what: str = "parameters") -> None:
         """Check, by a checksum, that ranks that must be equal hold the same parameters.
 
+        Args:
+            what: What is compared, for the error message.
+
         Raises:
             CommunicationError: They differ.
         """
@@ -232,7 +239,11 @@ class DistributedOptimizer(OptimizerWrapper):
         check_agreement(self.sharers, values, what, ranks=self.members, timeout_s=self.timeout_s)
 
     def verify_in_turn(self, info: StepInfo) -> None:
-        """Call `verify` after every `verify_every` steps; called after a step by schemes that keep the ranks equal."""
+        """Call `verify` after every `verify_every` steps; called after a step by schemes that keep the ranks equal.
+
+        Args:
+            info: The step that has ended.
+        """
         if self.verify_every and not (info.step + 1) % self.verify_every:
             self.verify(f"parameters after step {info.step + 1}")
 
@@ -245,7 +256,14 @@ class DistributedOptimizer(OptimizerWrapper):
             self.verify("parameters at the end of an epoch")
 
     def share(self, info: StepInfo) -> float:
-        """This rank's fraction of the step's samples: the weight of its gradients in the mean over all samples."""
+        """This rank's fraction of the step's samples: the weight of its gradients in the mean over all samples.
+
+        Args:
+            info: The step.
+
+        Returns:
+            The fraction, from 0 to 1; the fractions of all ranks add up to 1.
+        """
         if info.global_batch_size:
             return info.batch_size / info.global_batch_size
         return 1.0 / self.communicator.size
@@ -254,6 +272,14 @@ class DistributedOptimizer(OptimizerWrapper):
         self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
     ) -> Arrays:
         """Forward and backward on this rank's part: the first half of the optimizer's step.
+
+        Args:
+            inputs: This rank's part of the batch.
+            info: The step.
+            on_gradient: Called with (name, gradient) as soon as each gradient is known.
+
+        Returns:
+            The network's outputs for this rank's part, native values; `gradients` returns the gradients.
 
         Raises:
             Unsupported: The optimizer has no halves: it evaluates the loss any number of times within its step.
@@ -266,12 +292,22 @@ class DistributedOptimizer(OptimizerWrapper):
         """While inside, a rank without samples does not change its running statistics, because its sample is borrowed.
 
         Synchronized statistics, of the batch of all ranks, change on every rank alike.
+
+        Args:
+            info: The step.
         """
         borrows = without_samples(info) and not self.synchronise_batch_norm
         return kept_statistics(self.executor) if borrows else nullcontext()
 
     def step_together(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """A step of an optimizer that owns it, taken by all ranks alike: each evaluation uses all ranks' samples.
+
+        Args:
+            inputs: This rank's part of the batch.
+            info: The step.
+
+        Returns:
+            The network's outputs for this rank's part, native values.
 
         Raises:
             UsageError: The optimizer does not own its step, or there is one rank.
@@ -299,7 +335,12 @@ class DistributedOptimizer(OptimizerWrapper):
         return self.consistent
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
-        """Like `sum`, but in place on every rank, whichever rank makes the update, and without compression."""
+        """Like `sum`, but in place on every rank, whichever rank makes the update, and without compression.
+
+        Args:
+            buffer: Flat, of the same size on every rank; receives the sum.
+            info: The step.
+        """
         self.sum(buffer, "shared", info)
 
     def gradients(self) -> Arrays:
@@ -329,7 +370,13 @@ class DistributedOptimizer(OptimizerWrapper):
         return views
 
     def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
-        """The sum of a flat buffer over all ranks, in place, by the compression if there is one."""
+        """The sum of a flat buffer over all ranks, in place, by the compression if there is one.
+
+        Args:
+            buffer: Flat, of the same size on every rank; receives the sum.
+            key: Name of the buffer, by which a compression keeps its state.
+            info: The step.
+        """
         if self.compression is None:
             self.communicator.all_reduce(buffer, timeout_s=self.timeout_s)
         else:
@@ -339,7 +386,12 @@ class DistributedOptimizer(OptimizerWrapper):
                 )
 
     def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
-        """`sum` of all gradients of a step; a compression keeps no state from a step that the loss scale will skip."""
+        """`sum` of all gradients of a step; a compression keeps no state from a step that the loss scale will skip.
+
+        Args:
+            buffers: Flat, of the same sizes and in the same order on every rank; each receives its sum.
+            info: The step.
+        """
         compression: Any = self.compression
         may_skip = skips(compression, self.optimizer)
         if may_skip:
@@ -350,11 +402,23 @@ class DistributedOptimizer(OptimizerWrapper):
             compression.take_back()
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The second half of the optimizer's step: the update with these gradients."""
+        """The second half of the optimizer's step: the update with these gradients.
+
+        Args:
+            gradients: By parameter name, as returned by `mean`.
+            info: The step.
+        """
         self._halves.apply(gradients, info)
 
     def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
         """One step from several micro-batches of this rank, exchanged once.
+
+        Args:
+            batches: Micro-batches; None for each in which this rank has no sample.
+            info: The step; its batch sizes are those of all micro-batches together.
+
+        Returns:
+            The network's outputs for this rank's samples.
 
         Raises:
             Unsupported: The scheme or its optimizer takes one batch per step.

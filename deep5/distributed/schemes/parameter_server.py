@@ -203,7 +203,18 @@ class ParameterServer(ServedOptimizer):
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Like `backprop`, where the root has its own memory; see `TrainStep.backprop` for the rest."""
+        """Like `backprop`, where the root has its own memory; see `TrainStep.backprop` for the rest.
+
+        Args:
+            inputs: This rank's part of the batch.
+            info: The step.
+            on_gradient: As for `backprop`.
+            accumulate: Add to the gradients of the previous call.
+            loss_scale: The gradient is that of `loss_scale * loss`, times the loss scale of the step itself.
+
+        Returns:
+            The network's outputs for this rank's part, native values.
+        """
         optimizer: Any = self.optimizer
         if not self._sent:
             self._send_parameters()

@@ -40,6 +40,9 @@ class Plan:
     def epoch_steps(self, epoch: int) -> int:
         """Steps of an epoch.
 
+        Args:
+            epoch: Counted from 0.
+
         Raises:
             UsageError: Unknown: the data set has no known length.
         """
@@ -53,6 +56,9 @@ class Plan:
 
     def epoch_batch_size(self, epoch: int) -> int:
         """Samples per full batch of the epoch; a smaller last batch has no effect.
+
+        Args:
+            epoch: Counted from 0.
 
         Raises:
             UsageError: The number is unknown.
@@ -71,6 +77,9 @@ class Plan:
 
     def first_step(self, epoch: int) -> int:
         """Steps of all epochs before this one.
+
+        Args:
+            epoch: Counted from 0.
 
         Raises:
             UsageError: The number is unknown.
@@ -107,12 +116,19 @@ class Plan:
         return self.total_steps - self.begin
 
     def steps_done(self, info: StepInfo) -> int:
-        """Steps since the schedule began, at least 0."""
+        """Steps since the schedule began, at least 0.
+
+        Args:
+            info: The step that begins.
+        """
         done = info.step - self.begin
         return done if done > 0 else 0
 
     def epochs_done(self, info: StepInfo) -> float:
         """Epochs since the schedule began, at least 0, including the completed fraction of the current epoch.
+
+        Args:
+            info: The step that begins.
 
         Raises:
             UsageError: The number of steps of the epoch is unknown.
@@ -123,6 +139,9 @@ class Plan:
         """Completed epochs since the schedule began, at least 0.
 
         Counting from the start of a training does not require the number of steps.
+
+        Args:
+            info: The step that begins.
 
         Raises:
             UsageError: The number is unknown.
@@ -147,6 +166,9 @@ class Plan:
         """The `StepInfo` of a step, as far as the plan knows it; steps past the end belong to the last epoch.
 
         If the epoch is unknown, it is -1, and a schedule by epochs raises an error.
+
+        Args:
+            step: Counted from 0, over the whole training.
         """
         if self.known_steps is None:
             return StepInfo(step=step, epoch=-1)
@@ -158,6 +180,9 @@ class Plan:
     def step_at(self, epochs: float) -> int:
         """The step this many epochs after the begin of the schedule, rounded to the nearest integer.
 
+        Args:
+            epochs: At least 0; fractions of an epoch count.
+
         Raises:
             UsageError: The number is unknown.
         """
@@ -166,7 +191,11 @@ class Plan:
         return self.first_step(epoch) + (round(share * self.epoch_steps(epoch)) if share else 0)
 
     def beginning(self, step: int) -> Plan:
-        """A copy of the plan for a schedule that begins at this step."""
+        """A copy of the plan for a schedule that begins at this step.
+
+        Args:
+            step: Counted from 0, over the whole training.
+        """
         return dataclasses.replace(self, begin=step)
 
     @cached_property

@@ -21,14 +21,11 @@ class Normalise(Transform):
     """(value - mean) / std by channel, computed as value * (1 / std) + (-mean / std) with each factor rounded once.
 
     Bytes (uint8) are divided by 255 to values from 0 to 1, which published means and deviations assume. Floating-point
-    values are used unchanged.
+    values are used unchanged. The result is float32, or float64 for float64.
 
     Attributes:
         mean: One per channel, or one for all.
         std: The same.
-
-    Returns:
-        float32, or float64 for float64.
 
     Raises:
         UsageError: A value is not finite, or a standard deviation is not above zero.

@@ -131,7 +131,14 @@ class RandomResizedCrop(RandomTransform):
         return out
 
     def windows(self, ids: np.ndarray | None, epoch: int, height: int, width: int) -> np.ndarray:
-        """Top, left, height and width of each sample's window, int64, shape (batch, 4)."""
+        """Top, left, height and width of each sample's window, int64, shape (batch, 4).
+
+        Args:
+            ids: Identities of the samples, int64, shape (batch,).
+            epoch: Counted from 0.
+            height: Height of the images in pixels.
+            width: Width of the images in pixels.
+        """
         low, high = (math.log(bound) for bound in self.ratio)
         chosen = np.empty((0, 4), np.int64)
         open_ = np.empty(0, bool)

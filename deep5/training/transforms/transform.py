@@ -71,11 +71,24 @@ class Transform(ABC):
 
     @abstractmethod
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """The spec of the part after the change; see `specs`."""
+        """The spec of the part after the change; see `specs`.
+
+        Args:
+            spec: The spec of the part before the change, without the batch dimension.
+        """
 
     @abstractmethod
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
-        """The changed part; see `__call__`."""
+        """The changed part; see `__call__`.
+
+        Args:
+            array: The part of all samples, batch dimension first; not modified.
+            ids: Identities of the samples, int64, shape (batch,), or None if they are unknown.
+            epoch: Counted from 0.
+
+        Returns:
+            The changed part, batch dimension first.
+        """
 
     def describe(self) -> dict[str, Any]:
         """The content of a recipe's hash."""
@@ -109,11 +122,20 @@ class RandomTransform(Transform):
     seed: int | None = dataclasses.field(default=None, kw_only=True)
 
     def seeded(self, seed: int) -> Self:
-        """The same transform with this seed, if it does not have one."""
+        """The same transform with this seed, if it does not have one.
+
+        Args:
+            seed: The seed, an integer.
+        """
         return dataclasses.replace(self, seed=seed) if self.seed is None else self
 
     def words(self, ids: np.ndarray | None, epoch: int, block: int = 0) -> np.ndarray:
         """Four random words per sample, uint32, shape (4, batch); another block gives other words.
+
+        Args:
+            ids: Identities of the samples, int64, shape (batch,).
+            epoch: Counted from 0.
+            block: The number of the block, from 0.
 
         Raises:
             UsageError: The samples have no identities.
