@@ -34,6 +34,9 @@ class BucketSampler(Sampler):
             samples by name to one number per sample. None: the data set's own `lengths`.
         pool: Batches per pool.
 
+    Attributes:
+        lengths: The length of each sample, shape (samples,).
+
     Raises:
         UsageError: The lengths are not valid, or `pool` is not an integer of at least 1.
 

@@ -155,6 +155,9 @@ class ArrayDataset(Dataset):
         arrays: Named arrays, all with the same first dimension.
         content_hash: SHA-256 of the arrays' content, if the caller knows it without reading all of them.
 
+    Attributes:
+        specs: See `Dataset`.
+
     Raises:
         UsageError: There are no arrays or no samples, or the numbers of samples differ.
 

@@ -30,6 +30,10 @@ class SequenceDataset(Dataset):
         mask: Name of the part that is True for elements and False for padding, bool, shape (batch, longest); None: omit
             it.
 
+    Attributes:
+        lengths: The length of each sample, int64, shape (samples,).
+        specs: See `Dataset`; the dimension of the elements has a name.
+
     Raises:
         UsageError: There are no sequences, or the parts are inconsistent.
 

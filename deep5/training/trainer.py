@@ -45,10 +45,15 @@ class Trainer:
             fewer.
 
     Attributes:
+        executor: As given.
+        optimizer: The optimizer as a `StepOptimizer`, bound to the executor.
+        train_sampler: As given; likewise `validation_sampler`, `seed` and `communicator`.
+        listeners: The attached events: those of `train` during its call, and those of `listening`.
         loss: Name of the output that is minimized.
         accumulate: As given.
         step: Steps done.
         epoch: Epochs done.
+        epochs: Epochs done when the current or last call of `train` is complete.
         batch: Batches of the current epoch that were processed.
         origin_ns: The origin of the run's clock, in `time.perf_counter_ns`; 0 while it is stopped. The clock runs from
             the start of the first epoch, after `before_training`, to the end of training, before `after_training`. Time

@@ -104,7 +104,7 @@ class DeepGradientCompression(Compression):
         return float(self.ratio ** ((1 + 4 * step // self.warm_up_steps) / 5))
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """min(k · (4 + w), n · w) with the k of this step."""
+        """min(k · (4 + w), n · w) with the k of this step; see `Compression.message_bytes`."""
         return stream_bytes(count, share_of(count, self.share(step), None), dtype)
 
     def check_optimizer(self, optimizer: Any) -> None:

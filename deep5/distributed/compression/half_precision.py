@@ -56,7 +56,7 @@ class HalfPrecision(Compression):
         self.kind = kind
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """2 n."""
+        """2 n bytes for n elements; see `Compression.message_bytes`."""
         item_bytes(dtype)
         return 2 * count
 

@@ -54,7 +54,7 @@ class OneBit(Compression):
         self.bucket = check_bucket("OneBit", bucket)
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """2 w · ⌈n / d⌉ + ⌈n / 8⌉."""
+        """2 w · ⌈n / d⌉ + ⌈n / 8⌉; see `Compression.message_bytes`."""
         return 2 * item_bytes(dtype) * buckets_of(count, self.bucket) + packed_bytes(count, 1)
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:

@@ -62,7 +62,7 @@ class QSGD(Compression):
         self.bucket = check_bucket("QSGD", bucket)
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """⌈n / d⌉ · w + b · ⌈n / 8⌉."""
+        """⌈n / d⌉ · w + b · ⌈n / 8⌉; see `Compression.message_bytes`."""
         return buckets_of(count, self.bucket) * item_bytes(dtype) + packed_bytes(count, (2 * self.levels).bit_length())
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:

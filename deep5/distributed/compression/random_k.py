@@ -59,11 +59,11 @@ class RandomKSparsification(Compression):
         self._drawn: tuple[tuple[int, int, int], np.ndarray] | None = None
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """8 + k · w."""
+        """8 + k · w; see `Compression.message_bytes`."""
         return _DRAW.itemsize + share_of(count, self.ratio, self.k) * item_bytes(dtype)
 
     def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
-        """k · w."""
+        """k · w; see `Compression.all_reduce_bytes`."""
         return self.message_bytes(count, dtype) - _DRAW.itemsize
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:

@@ -71,7 +71,7 @@ class SparseAllReduce(Compression):
         self.ratio, self.k = check_share("SparseAllReduce", ratio, k)
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """min(k · (4 + w), n · w): a rank's own stream."""
+        """min(k · (4 + w), n · w): a rank's own stream; see `Compression.message_bytes`."""
         return stream_bytes(count, share_of(count, self.ratio, self.k), dtype)
 
     def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:

@@ -66,7 +66,7 @@ class TernGrad(Compression):
         self.bucket = check_bucket("TernGrad", bucket)
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """⌈n / d⌉ · w + 2 · ⌈n / 8⌉."""
+        """⌈n / d⌉ · w + 2 · ⌈n / 8⌉; see `Compression.message_bytes`."""
         return buckets_of(count, self.bucket) * item_bytes(dtype) + packed_bytes(count, 2)
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:

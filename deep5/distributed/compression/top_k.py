@@ -52,7 +52,7 @@ class TopKSparsification(Compression):
         self.ratio, self.k = check_share("TopKSparsification", ratio, k)
 
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
-        """min(k · (4 + w), n · w)."""
+        """min(k · (4 + w), n · w); see `Compression.message_bytes`."""
         return stream_bytes(count, share_of(count, self.ratio, self.k), dtype)
 
     def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:

@@ -76,6 +76,7 @@ class DistributedOptimizer(OptimizerWrapper):
             them.
         optimizer: The wrapped optimizer.
         communicator: Connects the ranks.
+        seed: Random seed of the scheme; the same on all ranks.
         executor: Runs the network.
     """
 

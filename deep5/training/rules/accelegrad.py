@@ -75,7 +75,7 @@ class AcceleGrad(ThreeStepOptimizer):
         return {"grad_square": array_namespace(param).sum(grad * grad)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         squares = state["squares"] + self.alpha * self.alpha * self.grad_square
         eta = self.lr * 2 * self.diameter / xp.sqrt(self.gradient_bound * self.gradient_bound + squares)
@@ -90,6 +90,10 @@ class AcceleGrad(ThreeStepOptimizer):
         return state["average"]
 
     alpha: float
+    """αₜ of the current step."""
     tau: float
+    """τₜ of the current step."""
     share: float
+    """αₜ / Σ α of the current step."""
     grad_square: Array
+    """‖g‖² over the whole model."""

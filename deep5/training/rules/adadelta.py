@@ -43,7 +43,7 @@ class AdaDelta(UpdateRule):
         return {"squares": xp.zeros_like(param), "steps": xp.zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         squares = self.rho * state["squares"] + (1 - self.rho) * grad * grad
         step = xp.sqrt(state["steps"] + self.epsilon) / xp.sqrt(squares + self.epsilon) * grad

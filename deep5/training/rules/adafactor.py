@@ -79,7 +79,7 @@ class Adafactor(UpdateRule):
         }
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         square = grad * grad
         new: dict[str, Array] = {}
@@ -98,7 +98,9 @@ class Adafactor(UpdateRule):
         return param - rate * update, new
 
     share: float
+    """1 − β̂ of the current step."""
     rate: float
+    """ρ of the current step."""
 
 
 def _rms(x: Array) -> Array:

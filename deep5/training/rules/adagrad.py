@@ -44,7 +44,7 @@ class AdaGrad(UpdateRule):
         return {"squares": self.initial * array_namespace(param).ones_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         squares = state["squares"] + grad * grad
         root = array_namespace(param).sqrt(squares)
         return param - self.lr * grad / (root + self.epsilon), {"squares": squares}

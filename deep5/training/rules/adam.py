@@ -55,7 +55,7 @@ class Adam(UpdateRule):
         return {"m": xp.zeros_like(param), "v": xp.zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
@@ -65,4 +65,6 @@ class Adam(UpdateRule):
         return param - step, {"m": m, "v": v}
 
     correction1: float
+    """1 − β₁ᵗ of the current step."""
     correction2: float
+    """1 − β₂ᵗ of the current step."""

@@ -67,7 +67,7 @@ class AdamW(UpdateRule):
         return {"m": xp.zeros_like(param), "v": xp.zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
@@ -77,4 +77,6 @@ class AdamW(UpdateRule):
         return param - adam - self.lr * self.weight_decay * param, {"m": m, "v": v}
 
     correction1: float
+    """1 − β₁ᵗ of the current step."""
     correction2: float
+    """1 − β₂ᵗ of the current step."""

@@ -63,7 +63,7 @@ class AveragedSGD(UpdateRule):
         return {"average": array_namespace(param).asarray(param, copy=True)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         new = param - self.lr * grad
         return new, {"average": state["average"] + self.share * (new - state["average"])}
 
@@ -72,3 +72,4 @@ class AveragedSGD(UpdateRule):
         return state["average"]
 
     share: float
+    """The weight of the current step's iterate in the average."""

@@ -74,7 +74,7 @@ class LAMB(UpdateRule):
         return {"step_square": xp.sum(direction * direction), "param_square": xp.sum(param * param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         direction, m, v = self._direction(grad, param, state)
         step_norm, param_norm = xp.sqrt(self.step_square), xp.sqrt(self.param_square)
@@ -94,6 +94,10 @@ class LAMB(UpdateRule):
         return adam + self.weight_decay * param, m, v
 
     correction1: float
+    """1 − β₁ᵗ of the current step."""
     correction2: float
+    """1 − β₂ᵗ of the current step."""
     step_square: Array
+    """‖r + λ w‖² of the parameter."""
     param_square: Array
+    """‖w‖² of the parameter."""

@@ -57,7 +57,7 @@ class LARS(UpdateRule):
         return {"grad_square": xp.sum(grad * grad), "param_square": xp.sum(param * param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         grad_norm, param_norm = xp.sqrt(self.grad_square), xp.sqrt(self.param_square)
         one = xp.ones((), dtype=param.dtype)
@@ -68,4 +68,6 @@ class LARS(UpdateRule):
         return param - self.lr * velocity, {"velocity": velocity}
 
     grad_square: Array
+    """‖g‖² of the parameter."""
     param_square: Array
+    """‖w‖² of the parameter."""

@@ -46,7 +46,7 @@ class Lion(UpdateRule):
         return {"m": array_namespace(param).zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         sign = array_namespace(param).sign(self.beta1 * state["m"] + (1 - self.beta1) * grad)
         m = self.beta2 * state["m"] + (1 - self.beta2) * grad
         return param - self.lr * sign - self.lr * self.weight_decay * param, {"m": m}

@@ -44,7 +44,7 @@ class Momentum(UpdateRule):
         return {"velocity": array_namespace(param).zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         velocity = self.momentum * state["velocity"] + grad
         direction = grad + self.momentum * velocity if self.nesterov else velocity
         return param - self.lr * direction, {"velocity": velocity}

@@ -93,7 +93,7 @@ class Muon(UpdateRule):
         return {name: xp.zeros_like(param) for name in names}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         kept = param - self.lr * self.weight_decay * param
         if param.ndim < 2:
@@ -110,7 +110,9 @@ class Muon(UpdateRule):
         return kept - self.lr * xp.reshape(step, param.shape), {"momentum": buffer}
 
     correction1: float
+    """1 − β₁ᵗ of the current step."""
     correction2: float
+    """1 − β₂ᵗ of the current step."""
 
 
 def orthogonalized(matrix: Array, epsilon: Array, iterations: int) -> Array:

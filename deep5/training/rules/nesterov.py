@@ -44,6 +44,6 @@ class Nesterov(UpdateRule):
         return {"velocity": array_namespace(param).zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         velocity = self.momentum * state["velocity"] + grad
         return param - self.lr * (grad + self.momentum * velocity), {"velocity": velocity}

@@ -43,7 +43,7 @@ class RMSProp(UpdateRule):
         return {"squares": array_namespace(param).zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         squares = self.rho * state["squares"] + (1 - self.rho) * grad * grad
         root = array_namespace(param).sqrt(squares)
         return param - self.lr * grad / (root + self.epsilon), {"squares": squares}

@@ -30,5 +30,5 @@ class SGD(UpdateRule):
         self.lr = lr
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         return param - self.lr * grad, state

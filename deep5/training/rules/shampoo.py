@@ -61,7 +61,7 @@ class Shampoo(UpdateRule):
         }
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
-        """One step; see the class."""
+        """One step; see the class, and `UpdateRule.update_rule` for the arguments."""
         xp = array_namespace(param)
         shape = param.shape or (1,)
         step, original, new = xp.reshape(grad, shape), xp.reshape(grad, shape), dict[str, Array]()
