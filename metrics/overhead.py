@@ -48,7 +48,7 @@ class Overhead(Metric):
     ... )
     >>> observer = d5.Overhead().observer()
     >>> observer.after_timing(times)
-    >>> round(observer.value(), 6)  # microseconds per step: 200 µs per call of 100 steps
+    >>> round(observer.value(), 6)  # microseconds per step: 200 us per call of 100 steps
     2.0
     """
 
