@@ -404,10 +404,10 @@ def thread_pools() -> dict[str, int]:
 
 
 def _scope(metric: Metric) -> str:
-    """The clock scope stated in a metric's docstring."""
+    """The clock scope stated in a metric's docstring, up to its next section or example."""
     text = " ".join((inspect.getdoc(type(metric)) or "").split())
     begin = next((at for words in ("On the clock:", "Nothing is on a clock") if (at := text.find(words)) >= 0), -1)
     if begin < 0:
         return "the metric does not say what is on the clock"
-    end = text.find(" Args:", begin)
-    return text[begin : end if end > 0 else None].strip()
+    ends = (text.find(after, begin) for after in (" Args:", " Attributes:", " Raises:", " References:", " >>> "))
+    return text[begin : min((end for end in ends if end > 0), default=None)].strip()

@@ -36,6 +36,7 @@ from deep5.results.result import Result, load
 from deep5.results.schema import schema
 from deep5.results.store import result_folders
 from deep5.run.execute import execute
+from deep5.run.record import _scope
 from deep5.trained.evaluate import evaluate_result
 from deep5.training.datasets.uci_digits import digits
 
@@ -672,6 +673,20 @@ def test_own_metric_without_a_word_on_the_clock(tmp_path: Path) -> None:
     result = execute(recipe(metrics=[(Steps, 12)]), out=tmp_path)
     assert result.metric("steps") == 12
     assert result.document["metrics"][0]["scope"] == "the metric does not say what is on the clock"
+
+
+@pytest.mark.parametrize("section", ["Args:\n        power: Any.", "References:\n        A paper.", ">>> Steps().name"])
+def test_the_scope_of_a_metric_ends_at_the_next_section(section: str) -> None:
+    stated = f"Steps done.\n\n    Nothing is on a clock. Every step\n    counts.\n\n    {section}\n    "
+    body = {"name": "steps", "unit": "", "direction": "higher", "observer": lambda self: None, "__doc__": stated}
+    assert _scope(type("Steps", (d5.Metric,), body)()) == "Nothing is on a clock. Every step counts."
+
+
+@pytest.mark.parametrize("name", sorted(registered("metrics")))
+def test_the_scope_of_each_metric_is_prose(name: str) -> None:
+    from deep5.core.plugins import load as component
+
+    assert not {">>>", "Args:", "References:"} & {*_scope(object.__new__(component("metrics", name))).split()}
 
 
 # -- ending badly -----------------------------------------------------------------------------------------------------
