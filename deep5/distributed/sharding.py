@@ -76,15 +76,15 @@ class ShardedSampler:
         UsageError: The source is invalid or already sharded, the rank is invalid, or, with `borrow`, a batch has fewer
             samples than there are ranks.
 
-    >>> from deep5.training.dataset import ArrayDataset
-    >>> from deep5.training.sampler import OrderedSampler
-    >>> sampler = OrderedSampler(ArrayDataset({"input": np.arange(9)}), 4)
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> sampler = d5.OrderedSampler(d5.ArrayDataset({"input": np.arange(9)}), 4)
     >>> for rank in range(3):
-    ...     [inputs["input"].tolist() for _, inputs in ShardedSampler(sampler, rank, 3).batches(0)]
+    ...     [inputs["input"].tolist() for _, inputs in d5.ShardedSampler(sampler, rank, 3).batches(0)]
     [[0, 1], [4, 5], [8]]
     [[2], [6], [8]]
     [[3], [7], [8]]
-    >>> ShardedSampler(sampler, 2, 3).tail(0), [len(ids) for ids, _ in ShardedSampler(sampler, 2, 3).batches(0)]
+    >>> d5.ShardedSampler(sampler, 2, 3).tail(0), [len(ids) for ids, _ in d5.ShardedSampler(sampler, 2, 3).batches(0)]
     ([1, 0, 0], [1, 1, 0])
     """
 

@@ -22,7 +22,8 @@ class SlowRank(Event):
     Raises:
         UsageError: An argument is out of range, or the rank does not exist when training begins.
 
-    >>> SlowRank(rank=1, delay_ms=5).describe()
+    >>> import deep5 as d5
+    >>> d5.SlowRank(rank=1, delay_ms=5).describe()
     {'event': 'slow_rank', 'rank': 1, 'delay_ms': 5.0}
     """
 

@@ -29,7 +29,8 @@ class GrowingBatches:
     References:
         Smith, Kindermans, Ying and Le, Don't decay the learning rate, increase the batch size, ICLR 2018, section 5.
 
-    >>> sizes = GrowingBatches(start=128, factor=5, every=60, most=5120)
+    >>> import deep5 as d5
+    >>> sizes = d5.GrowingBatches(start=128, factor=5, every=60, most=5120)
     >>> [sizes(epoch) for epoch in (0, 59, 60, 120, 180)]
     [128, 128, 640, 3200, 5120]
     """

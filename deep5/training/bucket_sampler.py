@@ -40,9 +40,10 @@ class BucketSampler(Sampler):
     Raises:
         UsageError: The lengths are not valid, or `pool` is not an integer of at least 1.
 
-    >>> from deep5.training.dataset import ArrayDataset
-    >>> data = ArrayDataset({"length": np.array([9, 1, 8, 2, 9, 1])})
-    >>> [inputs["length"].tolist() for _, inputs in BucketSampler(data, 2, length="length").batches(0)]
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.ArrayDataset({"length": np.array([9, 1, 8, 2, 9, 1])})
+    >>> [inputs["length"].tolist() for _, inputs in d5.BucketSampler(data, 2, length="length").batches(0)]
     [[9, 9], [1, 1], [2, 8]]
     """
 

@@ -161,7 +161,9 @@ class ArrayDataset(Dataset):
     Raises:
         UsageError: There are no arrays or no samples, or the numbers of samples differ.
 
-    >>> data = ArrayDataset({"input": np.zeros((5, 2), np.float32), "label": np.arange(5)})
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.ArrayDataset({"input": np.zeros((5, 2), np.float32), "label": np.arange(5)})
     >>> len(data), data.batch(np.array([4, 0]))["label"].tolist()
     (5, [4, 0])
     """

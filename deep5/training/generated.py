@@ -27,10 +27,12 @@ class GeneratorDataset(StreamDataset):
     Raises:
         UsageError: `make` is not a function, or there are no specs.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> def squares(epoch):
     ...     for number in range(epoch + 2):
     ...         yield {"input": np.float32([number, number**2])}
-    >>> data = GeneratorDataset(squares, {"input": TensorSpec(shape=(2,))})
+    >>> data = d5.GeneratorDataset(squares, {"input": d5.TensorSpec(shape=(2,))})
     >>> [sample["input"].tolist() for sample in data.samples(epoch=1, start=1)]
     [[1.0, 1.0], [2.0, 4.0]]
     """

@@ -57,6 +57,7 @@ def bind_rule(
         RuleError: The rule breaks its contract, or the pipeline does not fit it.
         ShapeError: Parameters of several dtypes, or of one that is not floating-point.
 
+    >>> import numpy as np
     >>> import deep5 as d5
     >>> rule, weights = d5.SGD(lr=0.5), {"w": np.zeros(2, np.float32)}
     >>> kernel = d5.bind_rule(rule, {"w": d5.TensorSpec(shape=(2,))}, backend="numpy")

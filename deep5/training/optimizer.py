@@ -53,7 +53,7 @@ class RuleOptimizer:
 
     >>> import deep5 as d5
     >>> bias = d5.ParameterGroup(lambda name: name.endswith("bias"), weight_decay=0.0)
-    >>> optimizer = RuleOptimizer(d5.Adam(lr=0.001), groups=[bias], weight_decay=0.01, clip_norm=1.0)
+    >>> optimizer = d5.RuleOptimizer(d5.Adam(lr=0.001), groups=[bias], weight_decay=0.01, clip_norm=1.0)
     >>> optimizer.set_parameter("lr", 0.0005)
     >>> optimizer.hyper["lr"], optimizer.hyper["clip_norm"]
     (0.0005, 1.0)

@@ -64,8 +64,15 @@ class GradientPipeline:
         The coupled decay is L2 regularization there, algorithms 1 and 2.
         Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2.
 
-    >>> GradientPipeline(clip_norm=1.0, weight_decay=0.01)
-    GradientPipeline(clip_norm=1.0, weight_decay=0.01)
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> weights, pipeline = {"w": np.zeros(2)}, d5.GradientPipeline(clip_norm=1.0)
+    >>> specs = {"w": d5.TensorSpec(shape=(2,), dtype="float64")}
+    >>> kernel = d5.bind_rule(d5.SGD(lr=1.0), specs, pipeline=pipeline, backend="numpy")
+    >>> kernel.attach(weights)
+    >>> kernel.update({"w": np.array([3.0, 4.0])}, d5.StepInfo(batch_size=1))
+    >>> weights["w"].round(6).tolist()  # the norm, 5, is clipped to 1
+    [-0.6, -0.8]
     """
 
     def __init__(

@@ -46,10 +46,9 @@ class Prefetched:
             several workers for a sequential source, or a PyTorch `DataLoader`, which prefetches itself.
 
     >>> import numpy as np
-    >>> from deep5.training.dataset import ArrayDataset
-    >>> from deep5.training.sampler import ShuffleSampler
-    >>> sampler = ShuffleSampler(ArrayDataset({"input": np.arange(10)}), 4)
-    >>> ahead = Prefetched(sampler, depth=3)
+    >>> import deep5 as d5
+    >>> sampler = d5.ShuffleSampler(d5.ArrayDataset({"input": np.arange(10)}), 4)
+    >>> ahead = d5.Prefetched(sampler, depth=3)
     >>> [ids.tolist() for ids, _ in ahead.batches(0)] == [ids.tolist() for ids, _ in sampler.batches(0)]
     True
     >>> ahead.taken, ahead.stall_ns > 0

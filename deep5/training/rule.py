@@ -46,11 +46,12 @@ class UpdateRule:
         hyper: Names of the float attributes (`lr`, `beta1`, …).
         scope: The range of `sums`: nothing (`"element"`), each parameter (`"tensor"`), all of them (`"model"`).
 
-    >>> class Step(UpdateRule):
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> class Step(d5.UpdateRule):
     ...     hyper = ("lr",)
     ...     def __init__(self, lr=0.1): self.lr = lr
     ...     def update_rule(self, grad, param, state): return param - self.lr * grad, state
-    >>> import numpy as np
     >>> Step().update_rule(np.ones(2), np.zeros(2), {})[0]
     array([-0.1, -0.1])
     """

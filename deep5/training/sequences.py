@@ -37,7 +37,9 @@ class SequenceDataset(Dataset):
     Raises:
         UsageError: There are no sequences, or the parts are inconsistent.
 
-    >>> data = SequenceDataset({"input": [np.array([1, 2, 3]), np.array([4])]}, multiple=2, mask="mask")
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.SequenceDataset({"input": [np.array([1, 2, 3]), np.array([4])]}, multiple=2, mask="mask")
     >>> batch = data.batch(np.array([1, 0]))
     >>> batch["input"].tolist(), batch["length"].tolist(), batch["mask"][0].tolist()
     ([[4, 0, 0, 0], [1, 2, 3, 0]], [1, 3], [True, False, False, False])

@@ -66,10 +66,9 @@ class Trainer:
         reason: Why it stopped, or empty.
 
     >>> import deep5 as d5
-    >>> from deep5.training.datasets.class_templates import synthetic
-    >>> data = synthetic(shape=(4,), classes=3, train=12, test=6)
+    >>> data = d5.datasets.synthetic(shape=(4,), classes=3, train=12, test=6)
     >>> executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
-    >>> trainer = Trainer(executor, d5.Adam(), d5.ShuffleSampler(data.train, 5), d5.OrderedSampler(data.test, 6))
+    >>> trainer = d5.Trainer(executor, d5.Adam(), d5.ShuffleSampler(data.train, 5), d5.OrderedSampler(data.test, 6))
     >>> trainer.train(epochs=2); trainer.step, trainer.epoch, trainer.scores["samples"]
     (6, 2, 6.0)
     """

@@ -42,11 +42,12 @@ class WeightedSampler(Sampler):
         Efraimidis and Spirakis, Weighted random sampling with a reservoir, Information Processing Letters 97, 2006,
         algorithm A: the keys u ** (1 / w), the largest first.
 
-    >>> from deep5.training.dataset import ArrayDataset
-    >>> data = ArrayDataset({"input": np.arange(3)})
-    >>> WeightedSampler(data, 2, weights=[0, 1, 0], draws=4).order(0).tolist()
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> data = d5.ArrayDataset({"input": np.arange(3)})
+    >>> d5.WeightedSampler(data, 2, weights=[0, 1, 0], draws=4).order(0).tolist()
     [1, 1, 1, 1]
-    >>> WeightedSampler(data, 2, weights=[0, 1, 1e-9], replace=False).order(0).tolist()
+    >>> d5.WeightedSampler(data, 2, weights=[0, 1, 1e-9], replace=False).order(0).tolist()
     [1, 2, 0]
     """
 

@@ -40,7 +40,9 @@ class TopKSparsification(Compression):
         Aji and Heafield, Sparse communication for distributed gradient descent, EMNLP 2017, algorithm 1; Stich et al.,
         Sparsified SGD with memory, NeurIPS 2018, definition 2.2 (top_k).
 
-    >>> compression = TopKSparsification(k=1).bound(seed=0)
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> compression = d5.TopKSparsification(k=1).bound(seed=0)
     >>> message, out = compression.encode(np.array([1.0, -3.0, 2.0]), key="weights", step=0), np.empty(3)
     >>> compression.decode(message, out)
     >>> message.shape, out.tolist()

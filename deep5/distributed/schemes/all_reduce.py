@@ -49,7 +49,7 @@ class AllReduce(DistributedOptimizer):
     ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=2)
     ...     scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
     ...     return executor.parameters()["w"].tolist()
-    >>> run_in_threads(2, train)  # both ranks step to the mean of both samples
+    >>> run_in_threads(2, train)  # both ranks step to the mean of both samples, 0 and 4
     [[2.0], [2.0]]
     """
 

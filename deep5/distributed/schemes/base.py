@@ -40,15 +40,7 @@ class DistributedOptimizer(OptimizerWrapper):
     """How ranks that train one network take their steps: a `StepOptimizer` around another, which is not modified.
 
     A user-defined scheme is a subclass with one method, `step`, which uses `backprop`, `gradients`, `mean`, `apply`,
-    `average_parameters` and `communicator`, and `step_together` for optimizers that own their step:
-
-    >>> class Decentralized(DistributedOptimizer):
-    ...     consistent = True
-    ...
-    ...     def step(self, inputs, info):
-    ...         outputs = self.backprop(inputs, info)
-    ...         self.apply(self.mean(self.gradients(), info), info)
-    ...         return outputs
+    `average_parameters` and `communicator`, and `step_together` for optimizers that own their step.
 
     An object holds only parameters, as in a recipe; `wrap` returns one that steps. A subclass that defines `__init__`
     calls `super().__init__()` there.
@@ -78,6 +70,28 @@ class DistributedOptimizer(OptimizerWrapper):
         communicator: Connects the ranks.
         seed: Random seed of the scheme; the same on all ranks.
         executor: Runs the network.
+
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> from deep5.distributed.communicators.threads import run_in_threads
+    >>> class Decentralized(d5.DistributedOptimizer):
+    ...     consistent = True
+    ...     def step(self, inputs, info):
+    ...         outputs = self.backprop(inputs, info)
+    ...         self.apply(self.mean(self.gradients(), info), info)
+    ...         return outputs
+    >>> build = d5.NetworkBuilder("mean", dtype="float64")
+    >>> away = build.op("Sub", build.parameter("w", (1,), d5.networks.zeros), build.input("input", ("N", 1)))
+    >>> network = build.network({"loss": build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)})
+    >>> def train(communicator):
+    ...     executor = d5.framework("reference").executor(network)
+    ...     scheme = Decentralized().wrap(d5.SGD(lr=0.5), communicator)
+    ...     scheme.bind(executor)
+    ...     info = d5.StepInfo(step=0, batch_size=1, global_batch_size=2)
+    ...     scheme.step({"input": np.array([[4.0 * communicator.rank]])}, info)
+    ...     return executor.parameters()["w"].tolist()
+    >>> run_in_threads(2, train)  # both ranks step to the mean of both samples, 0 and 4
+    [[2.0], [2.0]]
     """
 
     lockstep: ClassVar[bool] = True

@@ -29,11 +29,12 @@ class Cosine(Schedule):
         Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR 2017, equation 5; T_cur is
         counted in steps, or in epochs and their fractions.
 
-    >>> plan = Plan(epochs=4, steps=10)
-    >>> [round(Cosine(0.4).value(StepInfo(step=step), plan), 9) for step in (0, 20, 40)]
+    >>> import deep5 as d5
+    >>> plan = d5.Plan(epochs=4, steps=10)
+    >>> [round(d5.Cosine(0.4).value(d5.StepInfo(step=step), plan), 9) for step in (0, 20, 40)]
     [0.4, 0.2, 0.0]
-    >>> sgdr = Cosine(0.4, steps=10, restarts=True, factor=2)
-    >>> [round(sgdr.value(StepInfo(step=step), plan), 9) for step in (0, 5, 10, 20, 30)]
+    >>> sgdr = d5.Cosine(0.4, steps=10, restarts=True, factor=2)
+    >>> [round(sgdr.value(d5.StepInfo(step=step), plan), 9) for step in (0, 5, 10, 20, 30)]
     [0.4, 0.2, 0.4, 0.2, 0.4]
     """
 

@@ -24,7 +24,8 @@ class Constant(Schedule):
     Args:
         start: The value.
 
-    >>> Constant(0.1).value(StepInfo(step=5), Plan(epochs=1))
+    >>> import deep5 as d5
+    >>> d5.Constant(0.1).value(d5.StepInfo(step=5), d5.Plan(epochs=1))
     0.1
     """
 
@@ -52,7 +53,9 @@ class StepDecay(Schedule):
         Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 5.1: a
         factor of 0.1 every 30 epochs.
 
-    >>> [StepDecay(0.4, 0.5, epochs=30).value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 60)]
+    >>> import deep5 as d5
+    >>> rate, plan = d5.StepDecay(0.4, 0.5, epochs=30), d5.Plan(epochs=90)
+    >>> [rate.value(d5.StepInfo(epoch=epoch), plan) for epoch in (0, 29, 30, 60)]
     [0.4, 0.4, 0.2, 0.1]
     """
 
@@ -84,8 +87,9 @@ class Piecewise(Schedule):
         epochs: Values by the epoch at which they begin, counted from 0; epoch 0 is required.
         steps: Values by step, instead of `epochs`.
 
-    >>> rate = Piecewise(epochs={0: 0.1, 30: 0.01})
-    >>> [rate.value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 89)]
+    >>> import deep5 as d5
+    >>> rate = d5.Piecewise(epochs={0: 0.1, 30: 0.01})
+    >>> [rate.value(d5.StepInfo(epoch=epoch), d5.Plan(epochs=90)) for epoch in (0, 29, 30, 89)]
     [0.1, 0.1, 0.01, 0.01]
     """
 
@@ -142,7 +146,9 @@ class Exponential(Schedule):
         epochs: n in epochs.
         steps: n in steps.
 
-    >>> [Exponential(0.4, 0.25, steps=10).value(StepInfo(step=step), Plan(epochs=9)) for step in (0, 5, 10)]
+    >>> import deep5 as d5
+    >>> rate, plan = d5.Exponential(0.4, 0.25, steps=10), d5.Plan(epochs=9)
+    >>> [rate.value(d5.StepInfo(step=step), plan) for step in (0, 5, 10)]
     [0.4, 0.2, 0.1]
     """
 
@@ -181,8 +187,12 @@ class Polynomial(Schedule):
         Chen et al., DeepLab: semantic image segmentation with deep convolutional nets, atrous convolution and fully
         connected CRFs, TPAMI 2018, section 4.1.2 ("poly").
 
-    >>> [Polynomial(0.4).value(StepInfo(step=step), Plan(epochs=2, steps=10)) for step in (0, 5, 10, 20)]
-    [0.4, 0.30000000000000004, 0.2, 0.0]
+    >>> import deep5 as d5
+    >>> linear, square, plan = d5.Polynomial(0.4), d5.Polynomial(0.4, power=2), d5.Plan(epochs=2, steps=10)
+    >>> [round(linear.value(d5.StepInfo(step=step), plan), 9) for step in (0, 5, 10, 20)]
+    [0.4, 0.3, 0.2, 0.0]
+    >>> [round(square.value(d5.StepInfo(step=step), plan), 9) for step in (0, 5, 10, 20)]
+    [0.4, 0.225, 0.1, 0.0]
     """
 
     start: float

@@ -27,7 +27,8 @@ class LinearScaling(Schedule):
     References:
         Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 2.1.
 
-    >>> LinearScaling(0.1, 256).value(StepInfo(batch_size=7), Plan(epochs=1, steps=10, batch_size=1024))
+    >>> import deep5 as d5
+    >>> d5.LinearScaling(0.1, 256).value(d5.StepInfo(batch_size=7), d5.Plan(epochs=1, steps=10, batch_size=1024))
     0.4
     """
 

@@ -40,11 +40,12 @@ class OneCycle(Schedule):
         Smith, A disciplined approach to neural network hyper-parameters: part 1, arXiv:1803.09820, 2018, section 4.
         Howard and Gugger, Fastai: a layered API for deep learning, Information 11(2), 2020, section 4.1.4, for `"cos"`.
 
-    >>> rate = OneCycle(0.1, 0.5, 0.0, cycle=0.8)
-    >>> [round(rate.value(StepInfo(step=step), Plan(epochs=1, steps=100)), 9) for step in (0, 20, 40, 80, 90, 100)]
+    >>> import deep5 as d5
+    >>> rate, plan = d5.OneCycle(0.1, 0.5, 0.0, cycle=0.8), d5.Plan(epochs=1, steps=100)
+    >>> [round(rate.value(d5.StepInfo(step=step), plan), 9) for step in (0, 20, 40, 80, 90, 100)]
     [0.1, 0.3, 0.5, 0.1, 0.05, 0.0]
-    >>> rate = OneCycle(0.1, 0.5, 0.0, anneal="cos", rise=0.5)
-    >>> [round(rate.value(StepInfo(step=step), Plan(epochs=1, steps=100)), 9) for step in (0, 25, 50, 75, 100)]
+    >>> rate = d5.OneCycle(0.1, 0.5, 0.0, anneal="cos", rise=0.5)
+    >>> [round(rate.value(d5.StepInfo(step=step), plan), 9) for step in (0, 25, 50, 75, 100)]
     [0.1, 0.3, 0.5, 0.25, 0.0]
     """
 

@@ -27,8 +27,9 @@ class Plan:
         batch_size: Samples per full batch; or a function of the epoch; or None if unknown.
         begin: The step at which the schedule begins: 0, or the end of a warm-up.
 
-    >>> plan = Plan(epochs=3, steps=10)
-    >>> plan.total_steps, plan.epochs_done(StepInfo(step=15, epoch=1))
+    >>> import deep5 as d5
+    >>> plan = d5.Plan(epochs=3, steps=10)
+    >>> plan.total_steps, plan.epochs_done(d5.StepInfo(step=15, epoch=1))
     (30, 1.5)
     """
 

@@ -19,9 +19,10 @@ class Schedule(ABC):
     The value is a pure function of (step, epoch), so a resumed run continues with the same values. Steps and epochs are
     counted from 0, and the value applies to the step that begins. Objects are immutable.
 
-    >>> class Halving(Schedule):
+    >>> import deep5 as d5
+    >>> class Halving(d5.Schedule):
     ...     def value(self, info, plan): return 0.5 ** info.epoch
-    >>> Halving().value(StepInfo(step=250, epoch=2), Plan(epochs=3, steps=100)), Halving().describe()
+    >>> Halving().value(d5.StepInfo(step=250, epoch=2), d5.Plan(epochs=3, steps=100)), Halving().describe()
     (0.25, {'schedule': 'Halving'})
     """
 

@@ -40,10 +40,10 @@ class WarmUp(Schedule):
     References:
         Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 2.2.
 
-    >>> from deep5.training.schedules.decay import StepDecay
-    >>> rate = WarmUp(StepDecay(0.4, epochs=2), start=0.1, steps=3)
-    >>> plan = Plan(epochs=4, steps=5)
-    >>> [round(rate.value(StepInfo(step=step, epoch=step // 5), plan), 9) for step in (0, 1, 2, 3, 9, 10)]
+    >>> import deep5 as d5
+    >>> rate = d5.WarmUp(d5.StepDecay(0.4, epochs=2), start=0.1, steps=3)
+    >>> plan = d5.Plan(epochs=4, steps=5)
+    >>> [round(rate.value(d5.StepInfo(step=step, epoch=step // 5), plan), 9) for step in (0, 1, 2, 3, 9, 10)]
     [0.1, 0.2, 0.3, 0.4, 0.4, 0.04]
     """
 

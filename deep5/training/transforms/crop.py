@@ -32,8 +32,10 @@ class RandomCrop(RandomTransform):
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2: size 32, padding 4 on CIFAR-10.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.arange(2 * 16, dtype=np.uint8).reshape(2, 1, 4, 4)}
-    >>> RandomCrop(3, padding=1)(images, np.array([7, 8]), epoch=0)["input"].shape
+    >>> d5.RandomCrop(3, padding=1)(images, np.array([7, 8]), epoch=0)["input"].shape
     (2, 1, 3, 3)
     """
 
@@ -74,8 +76,10 @@ class CenterCrop(Transform):
     Raises:
         UsageError: `size` is invalid.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.arange(25).reshape(1, 1, 5, 5)}
-    >>> CenterCrop(3)(images, None, epoch=0)["input"][0, 0, 0].tolist()
+    >>> d5.CenterCrop(3)(images, None, epoch=0)["input"][0, 0, 0].tolist()
     [6, 7, 8]
     """
 

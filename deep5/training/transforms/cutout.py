@@ -33,8 +33,10 @@ class Cutout(RandomTransform):
         DeVries and Taylor, Improved regularization of convolutional neural networks with cutout, arXiv:1708.04552,
         2017, section 3: size 16 on CIFAR-10, 8 on CIFAR-100.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.ones((1, 1, 4, 4), np.float32)}
-    >>> int(Cutout(1)(images, np.array([0]), epoch=0)["input"].sum())
+    >>> int(d5.Cutout(1)(images, np.array([0]), epoch=0)["input"].sum())
     15
     """
 

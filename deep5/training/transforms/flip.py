@@ -24,8 +24,10 @@ class Flip(RandomTransform):
     Raises:
         UsageError: `p` is outside [0, 1].
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.array([[[[1, 2, 3]]]])}
-    >>> Flip(1.0)(images, np.array([0]), epoch=0)["input"].tolist()
+    >>> d5.Flip(1.0)(images, np.array([0]), epoch=0)["input"].tolist()
     [[[[3, 2, 1]]]]
     """
 

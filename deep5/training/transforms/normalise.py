@@ -30,8 +30,10 @@ class Normalise(Transform):
     Raises:
         UsageError: A value is not finite, or a standard deviation is not above zero.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.full((1, 3, 1, 1), 255, np.uint8)}
-    >>> Normalise(mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))(images, None, epoch=0)["input"].ravel().tolist()
+    >>> d5.Normalise(mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))(images, None, epoch=0)["input"].ravel().tolist()
     [1.0, 4.0, 0.0]
     """
 
@@ -77,7 +79,9 @@ class Cast(Transform):
     Raises:
         UsageError: The dtype is another one.
 
-    >>> Cast("float64")({"input": np.zeros(2, np.float32)}, None, epoch=0)["input"].dtype
+    >>> import numpy as np
+    >>> import deep5 as d5
+    >>> d5.Cast("float64")({"input": np.zeros(2, np.float32)}, None, epoch=0)["input"].dtype
     dtype('float64')
     """
 

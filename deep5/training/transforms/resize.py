@@ -36,10 +36,12 @@ class Resize(Transform):
     Raises:
         UsageError: `size` or `method` is invalid.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.array([[[[0.0, 4.0, 8.0, 12.0]]]])}
-    >>> Resize((1, 2))(images, None, epoch=0)["input"].round(3).tolist()
+    >>> d5.Resize((1, 2))(images, None, epoch=0)["input"].round(3).tolist()
     [[[[2.857, 9.143]]]]
-    >>> Resize((1, 2), antialias=False)(images, None, epoch=0)["input"].tolist()
+    >>> d5.Resize((1, 2), antialias=False)(images, None, epoch=0)["input"].tolist()
     [[[[2.0, 10.0]]]]
     """
 
@@ -89,8 +91,10 @@ class RandomResizedCrop(RandomTransform):
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, section 6.
 
+    >>> import numpy as np
+    >>> import deep5 as d5
     >>> images = {"input": np.zeros((2, 3, 40, 60), np.uint8)}
-    >>> RandomResizedCrop(24)(images, np.array([0, 1]), epoch=0)["input"].shape
+    >>> d5.RandomResizedCrop(24)(images, np.array([0, 1]), epoch=0)["input"].shape
     (2, 3, 24, 24)
     """
 
