@@ -132,7 +132,7 @@ def ratio_interval(candidate: Sequence[float], baseline: Sequence[float], confid
     round. It assumes independent rounds; alternate which side runs first.
 
     Args:
-       candidate: Seconds per round, shape (rounds,).
+        candidate: Seconds per round, shape (rounds,).
         baseline: Seconds of the same rounds.
         confidence: Coverage, in (0, 1).
 

@@ -36,15 +36,14 @@ class StepOptions(TypedDict):
 class RuleStep(TrainStep, ABC):
     """Base of deep5's own training steps: groups, loss scale, averages and state.
 
-    A subclass stores its executor, calls `_build` at the end of its constructor, and takes these arguments:
+    A subclass also takes `executor`, which holds parameters and buffers, `groups`, of which the first that matches a
+    name determines its hyperparameters, and `pipeline`. It stores its executor, and calls `_build` at the end of its
+    constructor.
 
     Args:
-        executor: Holds parameters and buffers.
         rule: The update rule.
         loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name determines its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
-        pipeline: Clipping, decay and loss scaling.
 
     Raises:
         RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group

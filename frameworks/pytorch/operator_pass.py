@@ -98,10 +98,10 @@ class Pass:
         return tuple(outputs)
 
     def kernel(self, dtypes: Sequence[str], place: torch.device) -> Kernel:
-        """The kernel for inputs of these element types.
+        """The kernel for inputs of these element types; it also raises the errors of `CppOperator.kernel`.
 
         Raises:
-            As `CppOperator.kernel`; also Unsupported if there is no `backward`, and on other devices.
+            Unsupported: There is no `backward`, or the device is another one.
         """
         if place.type not in ("cpu", "cuda"):
             raise Unsupported(

@@ -47,8 +47,7 @@ def call(run: Pass, inputs: Sequence[Any], token: Any = None, *, keep: bool = Fa
         token: Keeps the pass alive until it has run; see `keep`.
         keep: Whether to append a token that keeps the pass alive to the outputs.
 
-    Raises:
-        As `Pass`.
+    It raises the errors of `Pass`.
     """
     kernel = run.kernel([tensor_spec(value).dtype for value in inputs], run.place(inputs))
     specs = described(run.operator, inputs)

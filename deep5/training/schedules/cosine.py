@@ -58,7 +58,7 @@ class Cosine(Schedule):
         check_length(self, required=self.restarts)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """See the class."""
+        """See the class, and `Schedule.value` for the arguments."""
         share = self._share_of_period(info, plan) if self.restarts else share_done(info, plan, self.steps, self.epochs)
         part = 0.5 * (1.0 + math.cos(math.pi * share))
         # Exact at both ends, unlike end + (start − end) · part.

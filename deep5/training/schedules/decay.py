@@ -71,7 +71,7 @@ class StepDecay(Schedule):
         check_length(self, required=True)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """See the class."""
+        """See the class, and `Schedule.value` for the arguments."""
         if self.epochs is None:
             return self.start * self.factor ** (plan.steps_done(info) // (self.steps or 1))
         # An integer number of epochs does not require the number of steps, which a stream does not know.
@@ -164,7 +164,7 @@ class Exponential(Schedule):
         check_length(self, required=True)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """See the class."""
+        """See the class, and `Schedule.value` for the arguments."""
         if self.epochs is None:
             periods = plan.steps_done(info) / (self.steps or 1)
         else:
@@ -209,7 +209,7 @@ class Polynomial(Schedule):
         check_length(self, required=False)
 
     def value(self, info: StepInfo, plan: Plan) -> float:
-        """See the class."""
+        """See the class, and `Schedule.value` for the arguments."""
         part = math.pow(1.0 - share_done(info, plan, self.steps, self.epochs), self.power)
         # Exact at both ends, unlike end + (start − end) · part.
         return self.start * part + self.end * (1.0 - part)
