@@ -55,6 +55,7 @@ browser: ## Chromium for the tests of the report, where it is missing: from the 
 	rm -f "$$log"
 
 test: $(VENV)/.complete ## The fast suite: a sample of every function's cases
+	$(BIN)/python docs/building/notebooks.py # Tutorials measure times: nothing runs beside them. Kept until their content changes.
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
 
 test-all: $(VENV)/.complete ## Every test, or PART=networks: one folder; counts in tests/counts.md, long tests in tests/long_tests.txt
