@@ -140,10 +140,11 @@ def _check_settable(
     name, dot, entry = key.partition(".")
     allowed = allowed_keys(kind_of(fixed, mutable).keys)
     settable = [known for known in allowed if not _is_fixed(fixed, mutable, known)]
+    shown = [one for one in settable if base(one) == one or base(one) not in settable]
     if _is_fixed(fixed, mutable, name):
         raise UsageError(
-            f"{name!r} is fixed by the recipe {recipe!r}; allowed to change: {', '.join(settable)}; "
-            "remedy: copy the recipe and change the copy, which makes it another benchmark"
+            f"{name!r} is fixed by the recipe {recipe!r}; allowed to change: {', '.join(shown)}, each component with "
+            "_args and _kwargs; remedy: copy the recipe and change the copy, which makes it another benchmark"
         )
     if name.casefold() in ("metrics", "metric", "goals", "goal"):
         raise UsageError(
@@ -155,7 +156,6 @@ def _check_settable(
         # An argument is one of the components that the other settings choose.
         chosen = {one: settings[one] for one in settings if one in settable}
         meant = meant or _suggested(name, entry, settings[key], settable, {**fixed, **mutable, **chosen})
-        shown = [one for one in settable if base(one) == one or base(one) not in settable]
         raise UsageError(
             f"unknown key {key!r}; allowed: {', '.join(shown)}, each component with _args and _kwargs{meant}"
         )

@@ -455,8 +455,12 @@ def test_a_setting_that_a_schedule_would_undo_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["epochs", "model", "model_kwargs", "model_kwargs.hidden", "dataset_args"])
 def test_fixed_parts_are_refused_by_name(key: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{key.partition('.')[0]}' is fixed by the recipe 'recipe'.*remedy: copy"):
+    with pytest.raises(
+        UsageError, match=rf"'{key.partition('.')[0]}' is fixed by the recipe 'recipe'.*remedy: copy"
+    ) as caught:
         recipe().with_settings({key: 1})
+    assert "optimizer, " in str(caught.value)
+    assert "optimizer_kwargs" not in str(caught.value)  # each component with _args and _kwargs
 
 
 def test_arguments_of_a_fixed_component_are_fixed_unless_said_otherwise() -> None:
