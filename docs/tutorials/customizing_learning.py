@@ -4,7 +4,7 @@
 # You write the optimizer of a paper, AcceleGrad, from its equations, check it, and train it against Adam and SGD with
 # momentum, over several seeds.
 #
-# Time on two cores: about 40 seconds. Installation, in a clone of deep5:
+# Time on two cores: about 35 seconds. Installation, in a clone of deep5:
 #
 # ```sh
 # pip install '.[pytorch,report]' jupyterlab
@@ -34,14 +34,18 @@ def page():
 # ## The paper
 #
 # AcceleGrad is algorithm 2 of Levy, Yurtsever and Cevher, *Online adaptive methods, universality and acceleration*,
-# NeurIPS
-# 2018. It combines Nesterov's acceleration with a step size that adapts to the gradients. It keeps two sequences, $y$
-#    and $z$, that begin at the initial weights. Step $t = 0, 1, 2, \dots$ takes the gradient $g_t$ at a point $x$
-#    between them:
+# NeurIPS 2018. AcceleGrad combines Nesterov's acceleration with a step size that adapts to the gradients. It keeps two
+# sequences, $y$ and $z$, that begin at the initial weights. Step $t = 0, 1, 2, \dots$ takes the gradient $g_t$ at a
+# point $x$ between them:
 #
-# $$\alpha_t = \begin{cases} 1 & t \le 2 \\ (t + 1) / 4 & t \ge 3 \end{cases} \qquad \tau_t = 1 / \alpha_t \qquad x_{t+1} = \tau_t z_t + (1 - \tau_t)\, y_t$$
-#
-# $$\eta_t = \frac{2 D}{\sqrt{G^2 + \sum_{s \le t} \alpha_s^2 \lVert g_s \rVert^2}} \qquad z_{t+1} = z_t - \alpha_t \eta_t g_t \qquad y_{t+1} = x_{t+1} - \eta_t g_t$$
+# $$
+# \begin{aligned}
+# \alpha_t &= 1 \text{ for } t \le 2, \text{ else } (t + 1) / 4 & \tau_t &= 1 / \alpha_t \\
+# x_{t+1} &= \tau_t z_t + (1 - \tau_t)\, y_t &
+# \eta_t &= 2 D \,\Big/ \sqrt{G^2 + \textstyle\sum_{s \le t} \alpha_s^2 \lVert g_s \rVert^2} \\
+# z_{t+1} &= z_t - \alpha_t \eta_t g_t & y_{t+1} &= x_{t+1} - \eta_t g_t
+# \end{aligned}
+# $$
 #
 # The result is the average of the $y_{t+1}$ with the weights $\alpha_t$. $D$ is the diameter of the set that holds the
 # solution, and $G$ a bound on the gradient. The paper projects $z$ onto that set; here the set is all of space, so
@@ -239,10 +243,10 @@ SCALE = alt.Scale(domain=list(CANDIDATES), range=["#d55e00", "#0072b2", "#009e73
 def curves(x, y, low, high):
     """Lines of the means with a band over all seeds."""
     base = alt.Chart(means).properties(width=440, height=260)
-    shade = alt.Color("optimizer:N", scale=SCALE, legend=None)
-    band = base.mark_area(opacity=0.25).encode(x, alt.Y(low), alt.Y2(high), shade)
+    fill = alt.Fill("optimizer:N", scale=SCALE, legend=None)
+    band = base.mark_area(opacity=0.25).encode(x, alt.Y(low), alt.Y2(high), fill)
     return band + base.mark_line(strokeWidth=2).encode(
-        x, y, alt.Color("optimizer:N", scale=SCALE), alt.StrokeDash("optimizer:N", sort=list(CANDIDATES))
+        x, y, alt.Stroke("optimizer:N", scale=SCALE), alt.StrokeDash("optimizer:N", sort=list(CANDIDATES))
     )
 
 
@@ -268,8 +272,8 @@ curves(alt.X("seconds_mean:Q", title="training time (s)"), loss, "loss_min:Q", "
 # %% [markdown]
 # Each line begins at the end of the first epoch. The loss is the one that training saw, at the points where the
 # gradients were taken. All three optimizers take about the same time for an epoch: in a network of this size, forward
-# and backward take much longer than an update that is compiled. So the two charts tell the same story; with a larger
-# update, they would not.
+# and backward take much longer than an update that is compiled. So both charts show the same order. With an update that
+# takes longer, they may not.
 #
 # ## The same seeds side by side
 #
@@ -284,7 +288,7 @@ table["AcceleGrad - momentum"] = table["AcceleGrad"] - table["momentum"]
 table.style.format("{:.2f} %")
 
 # %% [markdown]
-# One of the 359 test digits is 0.28 %. Many of the differences are a few digits.
+# One of the 359 test digits is 0.28 %. Most of the differences are a few digits.
 #
 # ## What may be concluded, and what not
 #
@@ -292,8 +296,8 @@ table.style.format("{:.2f} %")
 #   this holds for the mean, and the bands show for how many epochs it holds for every seed.
 # - *Not that it is worse after the last epoch.* Five seeds cannot show it at the usual level of 5 %: even if all five
 #   differences have the same sign, chance does that in 2 · (1/2)⁵ = 6.25 % of cases.
-# - *Not that it is worse elsewhere.* It is one small network, one data set and eight epochs. The paper's results are
-#   about convex problems.
+# - *Not that it is worse elsewhere.* It is one small network, one data set and eight epochs. The guarantees of the
+#   paper are for convex problems.
 # - *Not that the learning rate was the best one.* All three were chosen by the same rule, which looks at the sixth
 #   epoch. Another rule may choose others.
 # - *Not the times of another machine.* They are of one thread of this one.
