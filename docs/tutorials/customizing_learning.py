@@ -237,17 +237,20 @@ means = means.reset_index()
 # worst to the best of them.
 
 # %%
-SCALE = alt.Scale(domain=list(CANDIDATES), range=["#d55e00", "#0072b2", "#009e73"])
+COLORS = dict(zip(CANDIDATES, ["#d55e00", "#0072b2", "#009e73"], strict=True))
 
 
 def curves(x, y, low, high):
     """Lines of the means with a band over all seeds."""
     base = alt.Chart(means).properties(width=440, height=260)
-    fill = alt.Fill("optimizer:N", scale=SCALE, legend=None)
-    band = base.mark_area(opacity=0.25).encode(x, alt.Y(low), alt.Y2(high), fill)
-    return band + base.mark_line(strokeWidth=2).encode(
-        x, y, alt.Stroke("optimizer:N", scale=SCALE), alt.StrokeDash("optimizer:N", sort=list(CANDIDATES))
-    )
+    bands = [
+        base.transform_filter(f"datum.optimizer == '{name}'").mark_area(color=color, opacity=0.25)
+        for name, color in COLORS.items()
+    ]
+    color = alt.Color("optimizer:N", scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())))
+    dash = alt.StrokeDash("optimizer:N", scale=alt.Scale(domain=list(COLORS)))
+    lines = base.mark_line(strokeWidth=2).encode(x, y, color, dash)
+    return alt.layer(*(band.encode(x, alt.Y(low), alt.Y2(high)) for band in bands), lines)
 
 
 accuracy = alt.Y("accuracy_mean:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
@@ -272,8 +275,8 @@ curves(alt.X("seconds_mean:Q", title="training time (s)"), loss, "loss_min:Q", "
 # %% [markdown]
 # Each line begins at the end of the first epoch. The loss is the one that training saw, at the points where the
 # gradients were taken. All three optimizers take about the same time for an epoch: in a network of this size, forward
-# and backward take much longer than an update that is compiled. So both charts show the same order. With an update that
-# takes longer, they may not.
+# and backward take much longer than an update that is compiled. So both charts should show the same order. With an
+# update that takes longer, or with other programs on the machine, they may not.
 #
 # ## The same seeds side by side
 #
