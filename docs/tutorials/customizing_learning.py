@@ -11,6 +11,8 @@
 # ```
 
 # %%
+import textwrap
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -135,7 +137,7 @@ class Counting(AcceleGrad):
 try:
     d5.check_optimizer(Counting())
 except d5.Deep5Error as error:
-    print(error)
+    print(textwrap.fill(str(error), 100))
 
 # %% [markdown]
 # A counter in an attribute is lost when a run is resumed, and differs between ranks. deep5 refuses it and says what to

@@ -12,6 +12,7 @@
 
 # %%
 import json
+import textwrap
 
 import altair as alt
 import numpy as np
@@ -118,7 +119,7 @@ class WrongIPow(IPow):
 report = d5.check_gradient(WrongIPow(3), [x], raises=False)
 print(report.verdict)
 for row in report.failures:
-    print(row.note.partition("; tolerance")[0])
+    print(textwrap.fill(row.note.partition("; tolerance")[0], 100))
 
 # %% [markdown]
 # The message names the element that is furthest off, both values and the allowed difference. With `raises=True`, the
