@@ -24,12 +24,11 @@ import table_figures
 ROOT = Path(__file__).parents[2]
 
 
-# Its modules are imported while pages are built, too, when MkDocs has taken this folder from the path.
-sys.path.append(str(Path(__file__).parent))
-
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Links the package in the layout of its imports, where mkdocstrings reads its docstrings."""
+    # Pictures are imported while pages are built, and MkDocs has this folder on the path only while it loads this file.
+    sys.path.append(str(Path(__file__).parent))
     runpy.run_path(str(ROOT / "setup.py"))["stage"](ROOT)
     return config
 
