@@ -205,7 +205,7 @@ def record(setup: Setup) -> Recording:
                 recording.begin(rank)
             draw = np.random.default_rng((rank, step))
             inputs = {"input": draw.standard_normal((2, 2), np.float32), "label": draw.integers(0, 2, 2)}
-            scheme.step(inputs, StepInfo(step, 0, 2, 2 * setup.ranks))
+            scheme.step(inputs, StepInfo(step, batch_size=2, global_batch_size=2 * setup.ranks))
         if turns is None:
             recording.counted_bytes[rank] = communicator.counted - begin_bytes
         else:
