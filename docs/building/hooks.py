@@ -24,7 +24,6 @@ import table_figures
 ROOT = Path(__file__).parents[2]
 
 
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Links the package in the layout of its imports, where mkdocstrings reads its docstrings."""
     # Pictures are imported while pages are built, and MkDocs has this folder on the path only while it loads this file.
