@@ -11,7 +11,11 @@ import re
 from mkdocs.exceptions import PluginError
 
 PLACE = re.compile(r"^<!-- picture: (\w+) ?(.*?) -->$", re.MULTILINE)
-MODULES: dict[str, str] = {"gradients": "gradient_pictures", "messages": "message_diagrams"}
+MODULES: dict[str, str] = {
+    "gradients": "gradient_pictures",
+    "messages": "message_diagrams",
+    "rule": "rule_pictures",
+}
 """Kind of picture, and the module of this folder whose function `draw` returns its SVG."""
 
 
