@@ -49,15 +49,18 @@ def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], title: str, *, l
     """
     drawn = layered([box.size for box in boxes], list(dict.fromkeys(edges)))
     width, height = drawn.width + 8, drawn.height + 8
+    shown, least = min(width, _WIDEST), min(width, least_px)
     title = html.escape(title)
     line = f'fill="none" style="stroke: {_LINE}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" viewBox="-4 -4 {width:.0f} '
-        f'{height:.0f}" width="{min(width, _WIDEST):.0f}" style="min-width: {min(width, least_px):.0f}px" font-size="12" '
+        f'{height:.0f}" width="{shown:.0f}" style="min-width: {least:.0f}px" font-size="12" '
         f'text-anchor="middle" fill="currentColor">',
         f"<title>{title}</title>",
         *(f'<path d="{_path(points)}" {line}/>' for points in drawn.lanes),
-        *(f'<path d="{_path(points)}" {line}/>{_head(points)}' for points in drawn.ends),
+        *(f'<path d="{_path(points)}" {line}/>' for points in drawn.ends),
+        # Edges that end at one point share a head, because lines are translucent.
+        *dict.fromkeys(_head(points[-1]) for points in drawn.ends),
         *(_box(box, corner) for box, corner in zip(boxes, drawn.corners, strict=True)),
         "</svg>",
     ]
@@ -70,8 +73,8 @@ def _path(points: Sequence[Point]) -> str:
     return f"M{x:.1f} {begin:.1f}V{top:.1f}C{x:.1f} {middle:.1f} {to:.1f} {middle:.1f} {to:.1f} {bottom:.1f}V{end:.1f}"
 
 
-def _head(points: Sequence[Point]) -> str:
-    x, y = points[-1]
+def _head(end: Point) -> str:
+    x, y = end
     return f'<path d="M{x:.1f} {y:.1f}l-4 -7h8z" style="fill: {_LINE}"/>'
 
 

@@ -27,8 +27,11 @@ SETUPS: dict[str, Setup] = {
     "elastic_averaging": Setup(scheme=d5.ElasticAveraging(2), ranks=3, steps=2),
     "neighbourhood": Setup(scheme=d5.Neighbourhood("ring"), ranks=4),
     "gossip": Setup(scheme=d5.Gossip(), ranks=4, steps=2, seed=5),
-    "asynchronous": Setup(scheme=d5.AsynchronousParameterServer(), ranks=3, schedule=(1, 2, 0, 1, 2)),
-    "stale_synchronous": Setup(scheme=d5.StaleSynchronous(1), ranks=3, schedule=(1, 1, 2, 0)),
+    # A server would send signs of life to a rank that waits for a quarter of the limit.
+    "asynchronous": Setup(
+        scheme=d5.AsynchronousParameterServer(timeout_s=600.0), ranks=3, schedule=(1, 2, 0, 1, 2)
+    ),
+    "stale_synchronous": Setup(scheme=d5.StaleSynchronous(1, timeout_s=600.0), ranks=3, schedule=(1, 1, 2, 0)),
 }
 
 # Pixels: between lanes, between rows, above the first row, the height of a box.

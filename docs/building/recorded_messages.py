@@ -11,7 +11,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ __all__ = ["SERVER", "Event", "Recording", "Setup", "record"]
 
 SERVER = -1
 """The lane of a server's thread, which runs next to its rank's."""
+
+# Of every wait: longer than a busy machine needs, and shorter than forever.
+_LIMIT_S = 120.0
 
 Key = tuple[Any, ...]
 
@@ -255,6 +258,7 @@ class _Turns:
         self._setup, self._recording = setup, recording
         self._root: Any = None
         self._returned = 0
+        self._meeting = threading.Barrier(setup.ranks, timeout=_LIMIT_S)
         self._begin_bytes: dict[int, int] = {}
 
     def join(self, scheme: Any, rank: int) -> None:
@@ -270,6 +274,8 @@ class _Turns:
             self._wait(0)
             self._begin_bytes[rank] = scheme._link.sent_bytes
             self._recording.begin(*((rank, SERVER) if scheme.server is not None else (rank,)))
+            # A first push would end the others' wait for turn 0.
+            self._meeting.wait()
 
         def watched_push(kind: int, info: StepInfo) -> None:
             self._wait(next(turns))
@@ -281,8 +287,7 @@ class _Turns:
         """Wait for the end of the schedule, and end the epoch, unrecorded."""
         self._wait(len(self._setup.schedule))
         self._recording.counted_bytes[rank] = scheme._link.sent_bytes - self._begin_bytes[rank]
-        while len(self._recording.counted_bytes) < self._setup.ranks:
-            sleep(0.0005)
+        self._meeting.wait()
         self._recording.end()
         scheme.settle()
 
@@ -315,7 +320,10 @@ class _Turns:
 
     def _wait(self, turn: int) -> None:
         """Wait until the updates before a turn are made, and every rank that may continue has its answer."""
+        limit = monotonic() + _LIMIT_S
         while not self._quiet(turn):
+            if monotonic() > limit:
+                raise TimeoutError(f"turn {turn} of the schedule did not begin within {_LIMIT_S:g} s")
             sleep(0.0005)
 
     def _quiet(self, turn: int) -> bool:

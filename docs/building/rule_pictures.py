@@ -80,7 +80,7 @@ def _box(node: Expr) -> Box:
 def _source(traced: TracedRule) -> str:
     source = emit_c(traced, "float32")
     kernel = source[source.index("void update") :]
-    return str(highlight(kernel, CLexer(), HtmlFormatter(cssclass="highlight")))
+    return str(highlight(kernel, CLexer(), HtmlFormatter(cssclass="highlight", wrapcode=True)))
 
 
 _SUBJECTS: dict[str, Callable[[TracedRule], str]] = {"trace": _trace, "c": _source}
