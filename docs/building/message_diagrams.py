@@ -28,9 +28,7 @@ SETUPS: dict[str, Setup] = {
     "neighbourhood": Setup(scheme=d5.Neighbourhood("ring"), ranks=4),
     "gossip": Setup(scheme=d5.Gossip(), ranks=4, steps=2, seed=5),
     # A server would send signs of life to a rank that waits for a quarter of the limit.
-    "asynchronous": Setup(
-        scheme=d5.AsynchronousParameterServer(timeout_s=600.0), ranks=3, schedule=(1, 2, 0, 1, 2)
-    ),
+    "asynchronous": Setup(scheme=d5.AsynchronousParameterServer(timeout_s=600.0), ranks=3, schedule=(1, 2, 0, 1, 2)),
     "stale_synchronous": Setup(scheme=d5.StaleSynchronous(1, timeout_s=600.0), ranks=3, schedule=(1, 1, 2, 0)),
 }
 
