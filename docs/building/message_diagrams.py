@@ -1,4 +1,4 @@
-"""Draws the messages of a communication scheme: one lane for each rank, and time downwards.
+"""Draws the messages of a communication scheme or of an all-reduce: one lane for each rank, and time downwards.
 
 An event's row is one below the last event that it depends on: the one before it on its lane, and the sending of a
 message that it receives. Distances are no times.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from mkdocs.exceptions import PluginError
 
 import deep5 as d5
-from recorded_messages import SERVER, Event, Recording, Setup, record
+from deep5.distributed.collectives.algorithms import ALGORITHMS
+from recorded_messages import SERVER, Event, Recording, Setup, record, record_call
 
-__all__ = ["SETUPS", "draw", "recorded", "rows"]
+__all__ = ["CALLS", "SETUPS", "draw", "recorded", "rows"]
 
-# What is drawn, by the name of the picture: registered schemes, and one in a second form.
+# What is drawn, by the name of the picture: registered schemes, one in a second form, and two compressions.
 SETUPS: dict[str, Setup] = {
     "all_reduce": Setup(scheme=d5.AllReduce(), ranks=3),
     "parameter_server": Setup(scheme=d5.ParameterServer(), ranks=3, before=1),
@@ -30,7 +31,14 @@ SETUPS: dict[str, Setup] = {
     # A server would send signs of life to a rank that waits for a quarter of the limit.
     "asynchronous": Setup(scheme=d5.AsynchronousParameterServer(timeout_s=600.0), ranks=3, schedule=(1, 2, 0, 1, 2)),
     "stale_synchronous": Setup(scheme=d5.StaleSynchronous(1, timeout_s=600.0), ranks=3, schedule=(1, 1, 2, 0)),
+    "top_k": Setup(scheme=d5.AllReduce(compression=d5.TopKSparsification(k=3)), ranks=3),
+    "sparse_all_reduce": Setup(scheme=d5.AllReduce(compression=d5.SparseAllReduce(k=3)), ranks=4),
 }
+CALLS: Mapping[str, Callable[..., None]] = {
+    **ALGORITHMS,
+    "pipeline": functools.partial(ALGORITHMS["pipeline"], segment_bytes=16),
+}
+"""All-reduce algorithms, which are drawn for a buffer of 64 bytes on four ranks."""
 
 # Pixels: between lanes, between rows, above the first row, the height of a box.
 _LANE, _ROW, _TOP, _BOX = 150.0, 30.0, 44.0, 20.0
@@ -46,8 +54,11 @@ def recorded(name: str) -> Recording:
     Raises:
         PluginError: There is no picture of this name.
     """
+    if name in CALLS:
+        return record_call(CALLS[name], ranks=4, elements=16)
     if name not in SETUPS:
-        raise PluginError(f"no diagram of messages {name!r}; allowed: {', '.join(SETUPS)}; remedy: one of these")
+        allowed = ", ".join((*SETUPS, *CALLS))
+        raise PluginError(f"no diagram of messages {name!r}; allowed: {allowed}; remedy: one of these")
     return record(SETUPS[name])
 
 
@@ -103,7 +114,7 @@ def draw(subject: str) -> str:
     width, height = _LANE * len(lanes), bottom + 24
     sent = {lane: sum(event.sent_bytes for event in events) for lane, events in recording.lanes.items()}
     said = ", ".join(f"{_name(lane)} {sent[lane]} B" for lane in lanes)
-    title = f"Messages of {subject} on {SETUPS[subject].ranks} ranks; handed over: {said}"
+    title = f"Messages of {subject} on {len(recording.counted_bytes)} ranks; handed over: {said}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" viewBox="0 0 {width:.0f} '
         f'{height:.0f}" width="{width:.0f}" height="{height:.0f}" style="min-width: {0.8 * width:.0f}px" '

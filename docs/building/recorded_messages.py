@@ -21,7 +21,7 @@ from deep5.core.events import StepInfo
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 
-__all__ = ["SERVER", "Event", "Recording", "Setup", "record"]
+__all__ = ["SERVER", "Event", "Recording", "Setup", "record", "record_call"]
 
 SERVER = -1
 """The lane of a server's thread, which runs next to its rank's."""
@@ -215,6 +215,27 @@ def record(setup: Setup) -> Recording:
             turns.leave(scheme, rank)
 
     run_in_threads(setup.ranks, work)
+    recording.lanes = dict(sorted(recording.lanes.items()))
+    return recording
+
+
+def record_call(function: Callable[..., None], *, ranks: int, elements: int) -> Recording:
+    """The events of one call of an all-reduce on a buffer of float32.
+
+    Args:
+        function: Takes a communicator and a buffer.
+        ranks: Number of ranks.
+        elements: Number of elements of the buffer.
+    """
+    recording = Recording()
+    recording.begin(*range(ranks))
+
+    def work(inner: ThreadCommunicator) -> None:
+        communicator = _Recorded(inner, recording)
+        function(communicator, np.ones(elements, np.float32))
+        recording.counted_bytes[inner.rank] = communicator.counted
+
+    run_in_threads(ranks, work)
     recording.lanes = dict(sorted(recording.lanes.items()))
     return recording
 

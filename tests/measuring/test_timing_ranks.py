@@ -449,7 +449,7 @@ def test_a_single_rank_does_what_none_does() -> None:
 
 
 def bytes_of(name: str, count: int, width: int, ratio: float = 0.05) -> float:
-    """What one of two ranks sends in a step, by docs/how_to/distributed.md's table: one bucket of `count` elements."""
+    """What one of two ranks sends in a step, by docs/explanation/schemes.md: one bucket of `count` elements."""
     kept = max(1, round(ratio * count))
     pairs = min(kept * (4 + width), count * width)
     norms = math.ceil(count / 512) * width

@@ -7,6 +7,7 @@ from mkdocs.exceptions import PluginError
 
 import message_diagrams
 from deep5.core.plugins import registered
+from deep5.distributed.collectives.algorithms import ALGORITHMS, sent_bytes
 
 # Bytes of each rank in the recorded steps, with n = 68 bytes of parameters; the server is rank 0's.
 SENT = {
@@ -36,6 +37,14 @@ def test_two_builds_draw_the_same(name: str) -> None:
     assert message_diagrams.draw(name) == first
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_drawn_bytes_of_an_all_reduce_are_those_of_its_formula(name: str) -> None:
+    recording = message_diagrams.recorded(name)
+    for rank, events in recording.lanes.items():
+        drawn = sum(event.sent_bytes for event in events)
+        assert drawn == recording.counted_bytes[rank] == sent_bytes(name, rank, 4, 16, 4)
+
+
 def test_a_message_arrives_below_its_sending() -> None:
     recording = message_diagrams.recorded("gossip")
     places = message_diagrams.rows(recording)
@@ -54,5 +63,5 @@ def test_every_scheme_has_a_diagram() -> None:
 
 
 def test_an_unknown_subject_is_refused() -> None:
-    with pytest.raises(PluginError, match="no diagram of messages 'ring'; allowed: all_reduce"):
-        message_diagrams.draw("ring")
+    with pytest.raises(PluginError, match="no diagram of messages 'broadcast'; allowed: all_reduce"):
+        message_diagrams.draw("broadcast")
