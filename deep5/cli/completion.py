@@ -319,7 +319,7 @@ _BY_NAME: dict[str, Complete] = {
 _SPECIAL: dict[tuple[str, str], Complete] = {
     **{(name, "settings"): _settings for name in ("run", "recipe", "compare")},
     **{(name, "vary"): _variations for name in ("compare", "study")},
-    ("list", "kind"): _names(KINDS),
+    ("list", "kind"): _names((*KINDS, "keys")),
     ("list", "root"): _roots,
     ("list", "sort"): _names(_columns),
     ("list", "where"): _names(lambda: [f"{name}=" for name in _columns()]),

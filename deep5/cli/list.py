@@ -7,15 +7,19 @@ import inspect
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
 from deep5.core.errors import MissingDependency, UsageError
-from deep5.core.plugins import check_one_package, install_command, load, registered
+from deep5.core.plugins import KINDS, check_one_package, install_command, load, registered
 from deep5.core.python_source import parse
 from deep5.recipe.registered import family_of, module_file
 
-__all__ = ["entry_lines", "listing"]
+__all__ = ["KEYS", "entry_lines", "key_listing", "key_text", "listing"]
+
+KEYS = "keys"
+"""What `deep5 list` lists beside the kinds of components: the keys of recipes."""
 
 _COLUMNS = 100
 """The width of what is not printed on a terminal."""
@@ -54,6 +58,36 @@ def listing(kind: str) -> list[dict[str, Any]]:
             row["about"] += f" [{component.unit}, {component.direction} is better]"
         rows.append(row)
     return rows
+
+
+def key_listing() -> list[dict[str, Any]]:
+    """The keys of recipes, by kind of recipe.
+
+    Each row has `recipe` (the kind of recipe), `name`, `about`, `component` (the kind of component that the key names,
+    or None), `allowed` (other values, or None), `required`, and `default` (as in Python; None if it is required).
+    """
+    from deep5.recipe.key_checks import allowed_values
+    from deep5.recipe.keys import RECIPES
+
+    return [
+        {
+            "recipe": kind.name,
+            "name": name,
+            "about": key.meaning.rstrip("."),
+            "component": None if key.kind is None else KINDS.get(key.kind, "function"),
+            "allowed": allowed_values(name, key),
+            "required": key.required,
+            "default": None if key.required else repr(key.default),
+        }
+        for kind in RECIPES
+        for name, key in kind.keys.items()
+    ]
+
+
+def key_text(row: Mapping[str, Any]) -> str:
+    """The meaning of a key, what it allows, and its default."""
+    default = "required" if row["required"] else f"default {row['default']}"
+    return f"{row['about']} [{row['component'] or row['allowed']}; {default}]"
 
 
 def entry_lines(name: str, about: str, width: int, indent: str = "") -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -165,15 +165,18 @@ def check_operator(operator: str, as_json: bool, everything: bool, quiet: bool, 
 def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> None:
     """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events.
 
-    Recipes that measure deep5 itself are left out; --all shows them.
+    Recipes that measure deep5 itself are left out; --all shows them. `deep5 list keys` shows the keys of recipes.
     """
     with errors(debug, as_json) as show:
-        from deep5.cli.list import entry_lines, listing
+        from deep5.cli.list import KEYS, entry_lines, listing
         from deep5.core.errors import UnknownName
         from deep5.core.plugins import KINDS
 
+        if kind == KEYS:
+            _list_keys(show, as_json=as_json)
+            return
         if kind is not None and kind not in KINDS:
-            raise UnknownName("kind of component", kind, KINDS)
+            raise UnknownName("kind of component", kind, [*KINDS, KEYS])
         found = {name: listing(name) for name in ([kind] if kind else KINDS)}
         if as_json:
             show(json.dumps(found, indent=2))
@@ -187,6 +190,24 @@ def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> Non
                 show(entry_lines(row["name"], row["about"], width, "  " if kind is None else ""))
             if len(shown) < len(rows):
                 show(f"{'  ' if kind is None else ''}({len(rows) - len(shown)} more measure deep5 itself: add --all)")
+
+
+def _list_keys(show: Callable[[str], None], *, as_json: bool) -> None:
+    """Show the keys of recipes, by kind of recipe."""
+    from itertools import groupby
+
+    from deep5.cli.list import KEYS, entry_lines, key_listing, key_text
+
+    rows = key_listing()
+    if as_json:
+        show(json.dumps({KEYS: rows}, indent=2))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for recipe, own in groupby(rows, lambda row: row["recipe"]):
+        show(f"{recipe}:")
+        for row in own:
+            show(entry_lines(row["name"], key_text(row), width, "  "))
+    show("A key of a component or function also has KEY_args and KEY_kwargs, its arguments.")
 
 
 @_cli.command()

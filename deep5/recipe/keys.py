@@ -1,22 +1,19 @@
-"""The keys of FIXED and MUTABLE: their values, and the errors in them."""
+"""The keys of FIXED and MUTABLE: their meanings, values and defaults, by kind of recipe."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deep5.core.deep500 import PAGE
-from deep5.core.errors import RecipeError, brief, suggestion
 from deep5.core.plugins import KINDS
 from deep5.recipe import faults
-from deep5.recipe.meant import meant_key, other_optimizers
 
 __all__ = [
     "CODE",
     "COLLECTIVES",
     "OPERATORS",
+    "RECIPES",
     "STUDIED",
     "TRAINING",
     "WORKLOAD",
@@ -24,8 +21,6 @@ __all__ = [
     "Kind",
     "allowed_keys",
     "base",
-    "check_keys",
-    "check_parts",
     "component_kinds",
     "kind_of",
 ]
@@ -46,6 +41,7 @@ class Key:
     """Definition of a key.
 
     Attributes:
+        meaning: One sentence on what the key determines, for `deep5 list keys` and the reference.
         kind: Kind of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
         default: Value if the recipe omits the key.
         least: Smallest allowed integer, or None if it is not a number.
@@ -55,6 +51,7 @@ class Key:
         fault: Returns the error in a value, or None; for values that the fields above do not describe.
     """
 
+    meaning: str
     kind: str | None = None
     default: Any = _REQUIRED
     least: int | None = None
@@ -101,89 +98,258 @@ def _no_operator(parts: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 _RANKS = {
-    "ranks": Key(default=None, least=1, optional=True),
-    "launcher": Key(default="mpiexec", fault=faults.launcher_fault),
+    "ranks": Key(
+        meaning="Number of ranks that run the recipe together; None: those of the job that starts it, or one process.",
+        default=None,
+        least=1,
+        optional=True,
+    ),
+    "launcher": Key(
+        meaning="What starts the ranks: MPI, PyTorch's launcher, or threads of one process.",
+        default="mpiexec",
+        fault=faults.launcher_fault,
+    ),
 }
 _TRAINING = {
-    "model": Key(kind="networks"),
-    "loss": Key(default=None, optional=True, fault=faults.loss_fault),
-    "dataset": Key(kind="datasets"),
-    "train_sampler": Key(kind="samplers", default="shuffle"),
-    "validation_sampler": Key(kind="samplers", default="ordered"),
-    "train_transforms": Key(kind="transforms", default=()),
-    "test_transforms": Key(kind="transforms", default=()),
-    "prefetch": Key(default=0, least=0),
+    "model": Key(
+        meaning="Network to train: a name of the zoo, an ONNX file, a d5.Network, or a model of another library.",
+        kind="networks",
+    ),
+    "loss": Key(
+        meaning="Loss to add to a model that computes none; None: the model has an output 'loss'.",
+        default=None,
+        optional=True,
+        fault=faults.loss_fault,
+    ),
+    "dataset": Key(meaning="Data set with the samples for training and for evaluation.", kind="datasets"),
+    "train_sampler": Key(meaning="Order and batches of the training samples.", kind="samplers", default="shuffle"),
+    "validation_sampler": Key(
+        meaning="Order and batches of the samples for evaluation.", kind="samplers", default="ordered"
+    ),
+    "train_transforms": Key(meaning="Transforms of training batches, in this order.", kind="transforms", default=()),
+    "test_transforms": Key(
+        meaning="Transforms of the batches for evaluation, in this order.", kind="transforms", default=()
+    ),
+    "prefetch": Key(meaning="Number of batches to prepare in the background; 0: none.", default=0, least=0),
     # The order of all samples in all epochs is hashed before the first one.
-    "epochs": Key(least=1, most=1_000_000),
-    "batch_size": Key(fault=faults.batch_size_fault),
-    "accumulate": Key(default=1, least=1),
-    "framework": Key(kind="frameworks", default=None),
-    "executor": Key(kind="frameworks", default=None),
-    "device": Key(default="cpu"),
-    "threads": Key(default=None, least=1),
-    "deterministic": Key(default=True, flag=True),
-    "tf32": Key(default=False, flag=True),
-    "precision": Key(default=None, optional=True, fault=faults.precision_fault),
-    "optimizer": Key(kind="optimizers"),
-    "scheme": Key(kind="schemes", default=None, optional=True),
-    "compression": Key(kind="compressors", default=None, optional=True),
-    "schedules": Key(default={}, fault=faults.schedules_fault),
-    "parameter_groups": Key(default=(), fault=faults.groups_fault),
-    "gradient_modifier": Key(kind="gradient_modifiers", default=None, optional=True),
-    "clip_norm": Key(default=None, optional=True, fault=faults.positive_fault),
-    "clip_value": Key(default=None, optional=True, fault=faults.positive_fault),
-    "weight_decay": Key(default=None, optional=True, fault=faults.decay_fault),
-    "coupled_weight_decay": Key(default=None, optional=True, fault=faults.decay_fault),
-    "loss_scale": Key(default=None, optional=True, fault=faults.loss_scale_fault),
-    "master_weights": Key(default=None, optional=True, fault=faults.master_weights_fault),
-    "events": Key(kind="events", default=()),
-    "init": Key(default=None),
-    "seed": Key(default=0, least=0),
+    "epochs": Key(meaning="Number of passes over the training samples.", least=1, most=1_000_000),
+    "batch_size": Key(
+        meaning="Samples per batch, over all ranks; a function of the epoch makes batches grow.",
+        fault=faults.batch_size_fault,
+    ),
+    "accumulate": Key(meaning="Number of batches from whose mean gradient one step learns.", default=1, least=1),
+    "framework": Key(
+        meaning="Back-end that runs the network, a mode after a colon; a recipe sets it or 'executor'.",
+        kind="frameworks",
+        default=None,
+    ),
+    "executor": Key(
+        meaning="Function or class that makes the executor of the network; a recipe sets it or 'framework'.",
+        kind="frameworks",
+        default=None,
+    ),
+    "device": Key(meaning="Device that computes; with 'cuda', each rank of a machine uses another GPU.", default="cpu"),
+    "threads": Key(
+        meaning="Threads within an operator; None: the environment's number, or one per physical core.",
+        default=None,
+        least=1,
+    ),
+    "deterministic": Key(
+        meaning="Whether the framework is requested to repeat results bit-identically on a GPU.",
+        default=True,
+        flag=True,
+    ),
+    "tf32": Key(
+        meaning="Whether the framework may round operands of float32 products to TF32 on a GPU.",
+        default=False,
+        flag=True,
+    ),
+    "precision": Key(
+        meaning="Element type to which the network is converted; None: the network's own types.",
+        default=None,
+        optional=True,
+        fault=faults.precision_fault,
+    ),
+    "optimizer": Key(
+        meaning="Update rule or step optimizer; 'native:NAME' selects the framework's own.", kind="optimizers"
+    ),
+    "scheme": Key(
+        meaning="How ranks exchange what they learn; None: all-reduce of gradients.",
+        kind="schemes",
+        default=None,
+        optional=True,
+    ),
+    "compression": Key(
+        meaning="How messages of the ranks are compressed; None: not.", kind="compressors", default=None, optional=True
+    ),
+    "schedules": Key(
+        meaning="Schedule, or a constant number, by name of the hyperparameter.",
+        default={},
+        fault=faults.schedules_fault,
+    ),
+    "parameter_groups": Key(
+        meaning="Parameters with hyperparameters that differ from those of the others.",
+        default=(),
+        fault=faults.groups_fault,
+    ),
+    "gradient_modifier": Key(
+        meaning="Function (name, parameter, gradient) that returns the gradient to use.",
+        kind="gradient_modifiers",
+        default=None,
+        optional=True,
+    ),
+    "clip_norm": Key(
+        meaning="Limit of the norm of all gradients together; None: no limit.",
+        default=None,
+        optional=True,
+        fault=faults.positive_fault,
+    ),
+    "clip_value": Key(
+        meaning="Limit of the absolute value of each element of a gradient; None: no limit.",
+        default=None,
+        optional=True,
+        fault=faults.positive_fault,
+    ),
+    "weight_decay": Key(
+        meaning="Decoupled weight decay λ, outside the rule: w ← rule(g, w) − lr · λ · w; None: none.",
+        default=None,
+        optional=True,
+        fault=faults.decay_fault,
+    ),
+    "coupled_weight_decay": Key(
+        meaning="L2 penalty λ, which adds λ · w to the gradient before the rule; None: none.",
+        default=None,
+        optional=True,
+        fault=faults.decay_fault,
+    ),
+    "loss_scale": Key(
+        meaning="Factor of the loss while gradients are computed, for float16; None: none.",
+        default=None,
+        optional=True,
+        fault=faults.loss_scale_fault,
+    ),
+    "master_weights": Key(
+        meaning="Whether parameters of float16 and bfloat16 have float32 master weights; None: they have.",
+        default=None,
+        optional=True,
+        fault=faults.master_weights_fault,
+    ),
+    "events": Key(meaning="Events that observe the training, and may stop it.", kind="events", default=()),
+    "init": Key(meaning="File with the initial weights; None: drawn from the seed.", default=None),
+    "seed": Key(meaning="Seed of the initial weights, of the order of samples, and of all noise.", default=0, least=0),
     **_RANKS,
 }
 _TIMING = {
-    "candidate": Key(kind="candidates"),
-    "baseline": Key(kind="candidates"),
-    "rounds": Key(default=60, least=1),
-    "steps": Key(default=20, least=1),
-    "threads": Key(default=1, least=1),
-    "seed": Key(default=0, least=0),
+    "candidate": Key(
+        meaning="Function that returns the code to time, a function without arguments.", kind="candidates"
+    ),
+    "baseline": Key(meaning="Function that returns the code to which the candidate is compared.", kind="candidates"),
+    "rounds": Key(
+        meaning="Number of rounds; each times the candidate, the baseline and a second baseline in random order.",
+        default=60,
+        least=1,
+    ),
+    "steps": Key(meaning="Number of steps in each timed call, passed to both functions.", default=20, least=1),
+    "threads": Key(meaning="Threads within an operator, passed to both functions.", default=1, least=1),
+    "seed": Key(meaning="Seed of the order, passed to both functions.", default=0, least=0),
     **_RANKS,
 }
 _OPERATORS = {
-    "operator": Key(default=None, optional=True, fault=faults.text_fault),
-    "problems": Key(default=None, optional=True, fault=faults.text_fault),
-    "uses": Key(default=(), fault=faults.uses_fault),
-    "shapes": Key(default=(), fault=faults.shapes_fault),
-    "attributes": Key(default={}, fault=faults.attributes_fault),
-    "dtype": Key(default="float32", fault=faults.dtype_fault),
-    "bounds": Key(default=None, optional=True, fault=faults.bounds_fault),
-    "backward": Key(default=False, flag=True),
-    "bare": Key(kind="candidates", default=None, optional=True),
-    "frameworks": Key(default=("reference",), fault=faults.frameworks_fault),
-    "limit_gflop": Key(default=None, optional=True, fault=faults.limit_fault),
-    "take": Key(default=None, least=1, optional=True),
-    "cold": Key(default=False, flag=True),
-    "rigorous": Key(default=False, flag=True),
-    "processes": Key(default=8, least=1),
-    "rounds": Key(default=30, least=1),
-    "threads": Key(default=1, least=1),
-    "device": Key(default="cpu"),
-    "pictures": Key(default=False, flag=True),
-    "box": Key(default=None, optional=True, fault=faults.text_fault),
-    "seed": Key(default=0, least=0),
+    "operator": Key(
+        meaning="Operator to time: a name of ONNX, DOMAIN.NAME, or FILE.py:NAME; None: that of the problems.",
+        default=None,
+        optional=True,
+        fault=faults.text_fault,
+    ),
+    "problems": Key(
+        meaning="Problem set, such as 'deepbench.conv'; None: the one problem that 'shapes' and 'attributes' state.",
+        default=None,
+        optional=True,
+        fault=faults.text_fault,
+    ),
+    "uses": Key(meaning="Uses of the problems to run; empty: all.", default=(), fault=faults.uses_fault),
+    "shapes": Key(meaning="Shapes of the inputs, if there is no problem set.", default=(), fault=faults.shapes_fault),
+    "attributes": Key(
+        meaning="Attributes of the operator, in addition to those of a problem.",
+        default={},
+        fault=faults.attributes_fault,
+    ),
+    "dtype": Key(meaning="Element type of all inputs, or one per input.", default="float32", fault=faults.dtype_fault),
+    "bounds": Key(
+        meaning="Range from which inputs are drawn; None: chosen by the operator's inputs.",
+        default=None,
+        optional=True,
+        fault=faults.bounds_fault,
+    ),
+    "backward": Key(meaning="Whether gradients are timed, too.", default=False, flag=True),
+    "bare": Key(
+        meaning="Function that returns the same operator hand-written in a framework; None: none is timed.",
+        kind="candidates",
+        default=None,
+        optional=True,
+    ),
+    "frameworks": Key(
+        meaning="Back-ends to time, modes after a colon.", default=("reference",), fault=faults.frameworks_fault
+    ),
+    "limit_gflop": Key(
+        meaning="Largest work of a problem; problems with more are listed as left out; None: no limit.",
+        default=None,
+        optional=True,
+        fault=faults.limit_fault,
+    ),
+    "take": Key(
+        meaning="Number of problems within the limit to run, spread evenly over the set; None: all.",
+        default=None,
+        least=1,
+        optional=True,
+    ),
+    "cold": Key(meaning="Whether calls with cold caches are timed, too.", default=False, flag=True),
+    "rigorous": Key(meaning="Whether fresh processes are timed, not this one.", default=False, flag=True),
+    "processes": Key(meaning="Number of fresh processes with 'rigorous'.", default=8, least=1),
+    "rounds": Key(meaning="Largest number of samples of each operator per process.", default=30, least=1),
+    "threads": Key(meaning="Threads within an operator.", default=1, least=1),
+    "device": Key(meaning="Device that computes.", default="cpu"),
+    "pictures": Key(meaning="Whether charts are drawn into the result folder.", default=False, flag=True),
+    "box": Key(
+        meaning="Problem with a box plot of its own samples; 'take' always includes it; None: no such plot.",
+        default=None,
+        optional=True,
+        fault=faults.text_fault,
+    ),
+    "seed": Key(meaning="Seed of the inputs and of the order.", default=0, least=0),
 }
 _COLLECTIVES = {
-    "collective": Key(fault=faults.collective_fault),
-    "sizes": Key(default=None, optional=True, fault=faults.text_fault),
-    "algorithms": Key(default=None, optional=True, fault=faults.names_fault),
-    "op": Key(default="sum", fault=faults.text_fault),
-    "dtype": Key(default="float32", fault=faults.text_fault),
-    "segment": Key(default=None, optional=True, fault=faults.text_fault),
-    "rounds": Key(default=20, least=1),
-    "seed": Key(default=0, least=0),
-    "ranks": Key(default=2, least=2),
-    "launcher": Key(default="mpiexec", fault=faults.launcher_fault),
+    "collective": Key(meaning="Collective to time.", fault=faults.collective_fault),
+    "sizes": Key(
+        meaning="Sizes of the buffers: '4:64M' (factors of 4), '1K,1M' or 'deepbench'; None: one element to 64M.",
+        default=None,
+        optional=True,
+        fault=faults.text_fault,
+    ),
+    "algorithms": Key(
+        meaning="Algorithms to time; 'library' is the all-reduce of MPI or PyTorch; None: all.",
+        default=None,
+        optional=True,
+        fault=faults.names_fault,
+    ),
+    "op": Key(meaning="Reduction: 'sum', 'max', 'min' or 'prod'.", default="sum", fault=faults.text_fault),
+    "dtype": Key(
+        meaning="Element type: float16, float32, float64, int32 or int64.", default="float32", fault=faults.text_fault
+    ),
+    "segment": Key(
+        meaning="Size of a segment in pipelined algorithms; None: 128K.",
+        default=None,
+        optional=True,
+        fault=faults.text_fault,
+    ),
+    "rounds": Key(meaning="Number of timed calls of each algorithm at each size.", default=20, least=1),
+    "seed": Key(meaning="Seed of the data and of the order.", default=0, least=0),
+    "ranks": Key(meaning="Number of ranks that call the collective.", default=2, least=2),
+    "launcher": Key(
+        meaning="What starts the ranks: MPI, PyTorch's launcher, or threads of one process.",
+        default="mpiexec",
+        fault=faults.launcher_fault,
+    ),
 }
 
 
@@ -199,8 +365,8 @@ OPERATORS = Kind(name="operators", keys=_OPERATORS, measured=WORKLOAD, fault=_no
 COLLECTIVES = Kind(name="collectives", keys=_COLLECTIVES, measured=STUDIED)
 """A recipe that times a collective among ranks."""
 
-# If these keys name no component, there is none; other keys have a default component.
-_ABSENT = ("compression", "gradient_modifier", "bare")
+RECIPES = (TRAINING, CODE, OPERATORS, COLLECTIVES)
+"""All kinds of recipes."""
 
 
 def kind_of(*parts: Mapping[str, Any]) -> Kind:
@@ -225,125 +391,6 @@ def allowed_keys(keys: Mapping[str, Key]) -> list[str]:
     ]
 
 
-def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Callable[[str], str]) -> None:
-    """Check both parts against the table of keys, without loading any component.
-
-    Args:
-        fixed: FIXED.
-        mutable: MUTABLE.
-        where: Returns the file and line of a key, ending in `": "`, or an empty string.
-
-    Raises:
-        RecipeError: The first error found.
-    """
-    kind, both = kind_of(fixed, mutable), {**fixed, **mutable}
-    keys = kind.keys
-    for what, part in (("FIXED", fixed), ("MUTABLE", mutable)):
-        check_keys(part, what, keys, both, where)
-        for key, value in part.items():
-            fault = _fault(key, keys.get(key), value)
-            if fault is not None:
-                raise RecipeError(f"{where(key)}{fault}")
-    missing = [key for key, about in keys.items() if about.required and key not in both]
-    if missing:
-        raise RecipeError(
-            f"{where('')}the key {missing[0]!r} is missing; allowed: in FIXED or in MUTABLE, one of them; "
-            f"remedy: add {missing[0]!r}"
-        )
-    for key in _ABSENT:
-        for name in (f"{key}_args", f"{key}_kwargs"):
-            if both.get(key) is None and both.get(name):
-                raise RecipeError(
-                    f"{where(name)}{name!r} is {brief(both[name])}, but {key!r} is not set; allowed: only with "
-                    f"{key!r}; remedy: set {key!r}, or omit {name!r}"
-                )
-    if (wrong := kind.fault(both)) is not None:
-        key, fault = wrong
-        raise RecipeError(f"{where(key)}{fault}")
-
-
-def check_keys(
-    part: Mapping[str, Any],
-    what: str,
-    keys: Mapping[str, Key],
-    parts: Mapping[str, Any],
-    where: Callable[[str], str],
-    more: tuple[str, ...] = (),
-) -> None:
-    """Check that a part of a recipe has only known keys.
-
-    Args:
-        part: FIXED, MUTABLE, or the changes of a size.
-        what: Its name in messages.
-        keys: All keys, except those for arguments.
-        parts: The recipe's values by key.
-        where: As for `check_parts`.
-        more: Further allowed keys.
-
-    Raises:
-        RecipeError: The first unknown key; the message suggests the one that was probably meant.
-    """
-    allowed = [*allowed_keys(keys), *more]
-    for key, value in part.items():
-        if key in allowed:
-            continue
-        name, dot, entry = key.partition(".")
-        settable = dot and name in allowed and name.endswith("_kwargs")  # as --set writes it
-        meant = (name, entry) if settable else meant_key(key, allowed, component_kinds(keys), {**parts, **part})
-        raise RecipeError(
-            f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join((*keys, *more))}, each component with "
-            f"_args and _kwargs{_asked(key, meant, value) or _of_another(key, value, {**parts, **part})}"
-        )
-
-
 def component_kinds(keys: Mapping[str, Key]) -> dict[str, str]:
     """The kind of component by key, for the keys that name one."""
     return {key: about.kind for key, about in keys.items() if about.kind in KINDS}
-
-
-def _of_another(key: str, value: Any, parts: Mapping[str, Any]) -> str:
-    """As `other_optimizers`, if the recipe has an optimizer."""
-    chosen = parts.get("optimizer")
-    return "" if chosen is None else other_optimizers(key, value, chosen, as_setting=False, near=True)
-
-
-def _asked(got: str, meant: tuple[str, str] | None, value: Any) -> str:
-    """The tail of a message that suggests a key as it is written in a recipe."""
-    if meant is None:
-        return ""
-    key, argument = meant
-    if got == key.removesuffix("s"):  # model_kwarg, optimizer_arg
-        return f"; did you mean {key!r}? Deep500's {got!r} is {key!r} in deep5 ({PAGE})"
-    return f"; did you mean {key!r}?" if not argument else f"; did you mean {key!r}: {{{argument!r}: {brief(value)}}}?"
-
-
-def _fault(key: str, about: Key | None, value: Any) -> str | None:
-    """The error in the value of a known key, or None."""
-    if about is None:
-        if key.endswith("_kwargs"):
-            if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-                return f"{key!r} is {value!r}; allowed: a dict of keyword arguments, with strings as keys"
-        elif not isinstance(value, (list, tuple)):
-            return f"{key!r} is {value!r}; allowed: a tuple or list of arguments"
-        return None
-    if value is None and about.optional:
-        return None
-    if about.fault is not None:
-        fault = about.fault(value)
-        return fault and f"{key!r} {fault}"
-    if about.least is not None:
-        high = math.inf if about.most is None else about.most
-        if isinstance(value, bool) or not isinstance(value, int) or not about.least <= value <= high:
-            end = "" if about.most is None else f" and at most {about.most}"
-            return f"{key!r} is {brief(value)}; allowed: an integer of at least {about.least}{end}"
-        return None
-    if about.flag:
-        near = suggestion(value, ("True", "False")) if isinstance(value, str) else ""
-        return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False{near}"
-    if about.kind is None:
-        return faults.init_fault(value) if key == "init" else faults.device_fault(value)
-    if key in ("events", "train_transforms", "test_transforms") and isinstance(value, (list, tuple)):
-        return next((fault for item in value if (fault := faults.component_fault(key, about.kind, item))), None)
-    if value is None and key in ("framework", "executor"):
-        return None
-    return faults.component_fault(key, about.kind, value)

@@ -15,7 +15,8 @@ from deep5.core.errors import RecipeError, UsageError
 from deep5.core.files import is_file
 from deep5.core.plugins import owner_of
 from deep5.recipe.faults import is_onnx_file
-from deep5.recipe.keys import check_parts, kind_of
+from deep5.recipe.key_checks import check_parts
+from deep5.recipe.keys import kind_of
 from deep5.recipe.own_network import IDENTITY_SEED, made_network
 from deep5.recipe.part import Part, is_factory, part_of
 from deep5.recipe.settings import changed_by_settings

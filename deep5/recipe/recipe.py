@@ -17,7 +17,8 @@ from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import framework, registered
 from deep5.recipe.content import Content, content_of
 from deep5.recipe.file import read_recipe_file
-from deep5.recipe.keys import Kind, check_keys, check_parts, kind_of
+from deep5.recipe.key_checks import check_keys, check_parts
+from deep5.recipe.keys import Kind, kind_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
 from deep5.recipe.of_model import METRICS, InPlace, changed_around, in_place_of, names_model, parts_around

@@ -20,6 +20,7 @@ import deep5 as d5
 from command import Command
 from deep5 import __version__
 from deep5.core import plugins
+from deep5.recipe.keys import RECIPES
 from deep5.recipe.registered import recipe_names
 from deep5.results.result import load
 from deep5.results.schema import schema
@@ -368,6 +369,20 @@ def test_list(kind: str, deep5: Command) -> None:
         assert (f"{row['name']} " in text) is not row.get("internal", False)
         assert f"{row['name']} " in everything
     assert f"{kind}:\n" in deep5("list").out
+
+
+def test_list_of_the_keys_of_recipes(deep5: Command) -> None:
+    rows = json.loads(deep5("list", "keys", "--json").out)["keys"]
+    assert [(row["recipe"], row["name"]) for row in rows] == [(kind.name, key) for kind in RECIPES for key in kind.keys]
+    text = deep5("list", "keys").out
+    assert max(map(len, text.splitlines())) <= 100
+    for row in rows:
+        assert row["about"], row
+        assert row["component"] or row["allowed"], row
+        assert f"  {row['name']} " in text
+    assert "Number of batches to prepare in the background; 0: none [an integer of at\n" in text
+    assert "\ncode:\n  candidate " in text
+    assert "keys:" not in deep5("list").out
 
 
 def test_list_fits_100_columns(deep5: Command) -> None:

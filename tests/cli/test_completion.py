@@ -49,6 +49,7 @@ def completed(*words: str) -> list[str]:
         (("check", "optimizer", "ad"), {"adam", "adamw"}, {"sgd"}),
         (("show", "network", "res"), {"resnet50"}, set()),
         (("list", "o"), {"operators", "optimizers"}, set()),
+        (("list", "k"), {"keys"}, set()),
         (("bench", "o"), {"operator"}, {"collective"}),
         (("bench", "operator", "MatM"), {"MatMul"}, {"Relu"}),
         (("bench", "operator", "Conv", "--problems", "deepbench."), {"deepbench.conv"}, set()),
