@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "REGISTERED",
     "check_one_package",
     "forget_names",
     "framework",
@@ -50,6 +51,23 @@ KINDS = {
     "compressors": "compression",
 }
 """The kinds of components: `kind` of the entry point group `deep5.<kind>` to its word in messages."""
+
+REGISTERED = {
+    "recipes": "A module with FIXED, MUTABLE and METRICS, or `module:NAME` of a RecipeFamily, whose cases are recipes.",
+    "frameworks": "A subclass of d5.Framework, registered under its attribute `name`.",
+    "operators": "A class decorated with d5.register_operator, registered as DOMAIN.NAME.",
+    "metrics": "A subclass of d5.Metric.",
+    "networks": "A function that returns a d5.Network, or a model of PyTorch, Keras, Flax or JAX.",
+    "datasets": "A function that returns d5.Splits: the training and the test samples.",
+    "samplers": "A subclass of d5.Sampler, or another class with the methods of d5.BatchSource.",
+    "transforms": "A subclass of d5.Transform or of d5.RandomTransform.",
+    "optimizers": "A subclass of d5.UpdateRule, or a class with the methods of d5.StepOptimizer.",
+    "events": "A subclass of d5.Event.",
+    "schedules": "A subclass of d5.Schedule.",
+    "schemes": "A subclass of d5.DistributedOptimizer.",
+    "compressors": "A subclass of d5.Compression.",
+}
+"""What an entry point of each kind names."""
 
 # Module to its distribution and to the extra of deep5 that installs it.
 _EXTRAS = {

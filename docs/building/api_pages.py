@@ -91,7 +91,7 @@ def _module(name: str, value: Any) -> str:
     return str(value.__module__).removeprefix("deep5.")
 
 
-def _page(name: str, value: Any) -> str:
+def page_of(name: str, value: Any) -> str:
     """The page of a public name: the longest of the listed modules that contains it."""
     module = _module(name, value)
     fits = [
@@ -126,7 +126,7 @@ def pages() -> dict[str, str]:
         log.warning("%s has no example in its docstring; remedy: end the docstring with a doctest", name)
     listed: dict[str, list[str]] = {page: [] for page in PAGES}
     for name, value in public_names().items():
-        listed[_page(name, value)].append(name)
+        listed[page_of(name, value)].append(name)
     return {
         f"reference/api/{page}.md": "\n\n".join([f"# {title}", *(f"::: {name}" for name in listed[page])]) + "\n"
         for page, (title, _) in PAGES.items()
