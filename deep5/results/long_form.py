@@ -13,7 +13,7 @@ from deep5.results.reading import NotThere
 from deep5.results.round_samples import stream_round_samples
 from deep5.results.samples_file import SAMPLES, stream_samples
 
-__all__ = ["SAMPLE_COLUMNS", "ended_candidates", "sample_records"]
+__all__ = ["SAMPLE_COLUMNS", "SAMPLE_MEANINGS", "ended_candidates", "sample_records"]
 
 SAMPLE_COLUMNS: dict[str, type] = {
     "metric": str,
@@ -32,6 +32,24 @@ SAMPLE_COLUMNS: dict[str, type] = {
     "calls": int,
 }
 """Name and type; absent fields are None. Columns from `candidate` on are of comparisons, `rank` of runs."""
+
+SAMPLE_MEANINGS: dict[str, str] = {
+    "metric": "Name of the metric; 'time' for the times of a comparison.",
+    "index": "Index from 0 among the samples of the metric and the rank, or of the process and the workload.",
+    "value": "The value, in the column 'unit'; NaN and infinities included.",
+    "unit": "Unit of the value.",
+    "step": "Steps completed when the sample was taken.",
+    "epoch": "Epochs completed when the sample was taken.",
+    "time_s": "Seconds since training began; in comparisons, since the end of the process's first call.",
+    "rank": "Rank that took the sample, from 0.",
+    "candidate": "Label of the candidate.",
+    "workload": "Name of the workload.",
+    "round": "Round from 0: candidates in the same round can be compared pairwise.",
+    "process": "Number of the process, in start order.",
+    "phase": "'first', 'warm-up' or 'steady'; verdicts use 'steady'.",
+    "calls": "Number of calls or steps averaged in the sample.",
+}
+"""Meaning of each column."""
 
 _NONE: dict[str, Any] = dict.fromkeys(SAMPLE_COLUMNS)
 

@@ -28,6 +28,7 @@ class RankRow:
 
     Attributes:
         rank: From 0.
+        host: Name of its machine.
         communicator: Class of its communicator.
         steps: Completed steps.
         sent_bytes: Bytes sent to other ranks in the whole run.

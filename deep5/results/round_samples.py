@@ -33,7 +33,7 @@ class RoundSample(NamedTuple):
         workload: Name of the workload.
         round: From 0: candidates that ran in the same round can be compared pairwise.
         process: Number of the process, in start order.
-        phase: One of `PHASES`.
+        phase: "first", "warm-up" or "steady".
         place: Index among the samples of this process and workload.
         seconds: Seconds per call or step.
         calls: Number of calls averaged in the sample.

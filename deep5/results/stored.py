@@ -57,7 +57,7 @@ class Stored:
         accepted: Whether every goal was met; None if no goal was evaluated.
         verdict: Short summary of the outcome.
         started: UTC, such as "2025-01-31T12:00:00Z".
-        seconds: Duration.
+        seconds: Duration in seconds.
         seeds: Seeds by purpose.
         threads: Requested threads.
         ranks: Number of processes of a run; None for other kinds.

@@ -24,7 +24,7 @@ TESTS: Mapping[str, str] = {
     "JOBS": "Number of processes that share the drawn cases of `make validate`.",
     "PART": "The folder of tests that `make test-all` runs.",
     "PIP_EXTRA_INDEX_URL": "Read by pip: a further index of packages, such as PyTorch's of wheels without CUDA.",
-    "DEEP5_REQUIRE": "Names of back-ends, separated by commas, and `browser` or `gpu`: if one is missing, the tests fail "
+    "DEEP5_REQUIRE": "Names of back-ends, `browser` or `gpu`, separated by commas: if one is missing, the tests fail "
     "instead of skipping what needs it.",
     "DEEP5_FRESH": "Any value but the empty one: the tests reuse nothing that earlier test runs made.",
 }

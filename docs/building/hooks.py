@@ -18,6 +18,7 @@ import mathematics
 import notebooks
 import outside_links
 import pictures
+import reference_pages
 import stored_results
 import table_figures
 
@@ -39,6 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **gallery.pages(),
         **notebooks.pages(),
         **outside_links.pages(ROOT),
+        **reference_pages.pages(ROOT),
         "site_files/figures.css": chart_style.rules(),
     }
     for path, content in made.items():
