@@ -26,7 +26,7 @@ class Variable:
 _FILES = {
     "DEEP5_CACHE": Variable(
         meaning="Folder for what deep5 can make again: compiled code, calibrations, downloads, the index of results.",
-        unset="'deep5' in XDG_CACHE_HOME",
+        unset="`deep5` in XDG_CACHE_HOME",
     ),
     "XDG_CACHE_HOME": Variable(
         meaning="Folder of all programs' caches, for deep5's without DEEP5_CACHE.", unset="`~/.cache`"
@@ -58,7 +58,7 @@ _OUTPUT = {
         meaning="Type of the terminal: on `dumb` and `unknown`, lines replace progress bars.", set_by="the terminal"
     ),
     "_DEEP5_COMPLETE": Variable(
-        meaning="'bash_source', `zsh_source` or `fish_source`: deep5 prints the shell's script for completion.",
+        meaning="`bash_source`, `zsh_source` or `fish_source`: deep5 prints the shell's script for completion.",
         set_by="you, in the shell's start file; later the script",
     ),
     "COMP_WORDS": Variable(meaning="The words of the line to complete.", set_by="the script for completion"),
@@ -66,13 +66,13 @@ _OUTPUT = {
 }
 _COMPILERS = {
     "CC": Variable(
-        meaning="C compiler for update rules, transforms and file formats.", unset="'cc', `gcc` or `clang` on the path"
+        meaning="C compiler for update rules, transforms and file formats.", unset="`cc`, `gcc` or `clang` on the path"
     ),
     "CXX": Variable(
         meaning="C++ compiler for operators in C++, and for `pytorch:compiled`.",
-        unset="'c++', `g++` or `clang++` on the path; `g++` for `pytorch:compiled`",
+        unset="`c++`, `g++` or `clang++` on the path; `g++` for `pytorch:compiled`",
     ),
-    "NVCC": Variable(meaning="CUDA compiler for operators in CUDA.", unset="'nvcc' on the path"),
+    "NVCC": Variable(meaning="CUDA compiler for operators in CUDA.", unset="`nvcc` on the path"),
     "CPATH": Variable(
         meaning="The compiler's folders of headers; files found there and included by an operator enter its hash."
     ),
@@ -82,7 +82,7 @@ _COMPILERS = {
         set_by="deep5, for these processes",
     ),
     "GIT_OPTIONAL_LOCKS": Variable(
-        meaning="'0', so that reading deep5's commit does not disturb other git commands.",
+        meaning="`0`, so that reading deep5's commit does not disturb other git commands.",
         set_by="deep5, for that process",
     ),
 }
@@ -120,7 +120,7 @@ _LIBRARIES = {
         set_by="a library",
     ),
     "PYTHONHASHSEED": Variable(
-        meaning="'0' in timed processes, so that sets and dicts have the same order in all.",
+        meaning="`0` in timed processes, so that sets and dicts have the same order in all.",
         set_by="deep5, for these processes",
     ),
     "TF_CPP_MIN_LOG_LEVEL": Variable(
@@ -179,7 +179,7 @@ _RANKS = {
         meaning="Number of the attempt: the ranks of one attempt meet separately from earlier ones.", set_by="torchrun"
     ),
     "TORCHELASTIC_USE_AGENT_STORE": Variable(
-        meaning="'True': torchrun listens at the address, so rank 0 does not.", set_by="torchrun"
+        meaning="`True`: torchrun listens at the address, so rank 0 does not.", set_by="torchrun"
     ),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": Variable(
         meaning="Error handling of NCCL; recorded, unless it has torchrun's value `1`.", set_by="you, or torchrun"

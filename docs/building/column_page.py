@@ -136,7 +136,7 @@ def pages() -> dict[str, str]:
     return {
         "reference/result_columns.md": PAGE.format(
             example=EXAMPLE,
-            rows=_table(stored, dtypes),
+            rows=_table(stored, dtypes, units=False),  # the meaning of the only one with a unit has it
             families=table(("column", "type", "meaning"), families),
             joined=_names(frame._JOINED),
             samples=_table(samples, kinds),
@@ -156,10 +156,10 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(code(name) for name in names)
 
 
-def _table(meanings: Mapping[str, str], types: Mapping[str, str]) -> str:
+def _table(meanings: Mapping[str, str], types: Mapping[str, str], *, units: bool = True) -> str:
     return table(
         ("column", "type", "unit", "meaning"),
-        [(code(name), types[name], unit_of(name), with_code(about)) for name, about in meanings.items()],
+        [(code(name), types[name], unit_of(name) * units, with_code(about)) for name, about in meanings.items()],
     )
 
 

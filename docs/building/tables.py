@@ -48,7 +48,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """
     cells = [[re.sub(r"(?<!\\)\|", r"\\|", " ".join(cell.split())) for cell in row] for row in rows]
     kept = [index for index in range(len(heads)) if any(row[index] for row in cells)]
-    lines = [[heads[index] for index in kept], *([row[index] for index in kept] for row in cells)]
+    # Beside several columns, sentences would be set in narrow ones on a telephone.
+    wide = " { .meaning }" if len(kept) > 2 else ""
+    lines = [
+        [heads[index] + wide * (heads[index] == "meaning") for index in kept],
+        *([row[index] for index in kept] for row in cells),
+    ]
     first, *rest = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([first, "|" + "---|" * len(kept), *rest])
 
