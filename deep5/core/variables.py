@@ -66,7 +66,7 @@ _OUTPUT = {
 }
 _COMPILERS = {
     "CC": Variable(
-        meaning="C compiler for update rules, transforms and file formats.", unset="`cc`, `gcc` or `clang` on the path"
+        meaning="C compiler for update rules, transforms and dropout masks.", unset="`cc`, `gcc` or `clang` on the path"
     ),
     "CXX": Variable(
         meaning="C++ compiler for operators in C++, and for `pytorch:compiled`.",
