@@ -142,9 +142,12 @@ def _about(about: str) -> str:
     >>> _about("Rounds of calls.  [default: 20; quick: 8]  [x>=1]")
     'Rounds of calls. Default: 20; quick: 8. At least 1.'
     """
-    said, *extras = re.split(r"\s+\[((?:default: |x>=)[^\]]*)\]", about)
+    said, *extras = re.split(r"\s+\[((?:default: |x>=|required)[^\]]*)\]", about)
     parts = [part for extra in extras for part in re.split("; (?=x>=)", extra) if part]
-    sentences = [part.replace("x>=", "At least ").replace("default:", "Default:") for part in parts]
+    sentences = [
+        part.replace("x>=", "At least ").replace("default:", "Default:").replace("required", "Required")
+        for part in parts
+    ]
     return with_code(" ".join(f"{each.rstrip('.')}." for each in [said, *sentences]))
 
 

@@ -11,19 +11,19 @@ from mkdocs.exceptions import PluginError
 CODE = re.compile(
     r"(?<![\w`./-])(?:"
     r"\{'[^}]*\}|\(\(?\d[\d., ()]*\)|\(\(?'[^)]*\)|'[^' ]+'(?!\w)"  # Python values
-    r"|d5\.\w+(?:\([^)]*\))?|FILE\.py:NAME|DOMAIN\.NAME|NAME\.[a-z]+|None|True|False|cuda:N|--[a-z-]+"
+    r"|d5(?:\.\w+)+(?:\([^)]*\))?|FILE\.py:NAME|DOMAIN\.NAME|NAME\.[a-z]+|None|True|False|cuda:N|--[a-z-]+"
     r"|_?[A-Z0-9]{2,}(?:_[A-Z0-9]+)+[_*]*|_?[a-z0-9]+(?:_[a-z0-9]+)+(?:\.[a-z_]+)*"  # names with an underscore
     r")"
 )
 
 
 def code(content: object) -> str:
-    """Code within a sentence or a cell; a vertical bar would end the cell.
+    """Code within a sentence or a cell.
 
     >>> code("a|b"), code("a`b")
-    ('`a\\\\|b`', '`` a`b ``')
+    ('`a|b`', '`` a`b ``')
     """
-    shown = str(content).replace("|", "\\|")
+    shown = str(content)
     return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
 
 
@@ -33,20 +33,20 @@ def with_code(sentence: str) -> str:
     >>> with_code("Limit of d5.Adam, such as 'lr' or {'lr': 1}; None: OMP_NUM_THREADS of the user's")
     "Limit of `d5.Adam`, such as `'lr'` or `{'lr': 1}`; `None`: `OMP_NUM_THREADS` of the user's"
     """
-    parts = re.split(r"(`+[^`]+`+)", sentence)
+    parts = re.split(r"(`+[^`]+`+)", re.sub(r"'(deep5 [^']+)'", r"`\1`", sentence))
     return "".join(part if part.startswith("`") else CODE.sub(lambda found: f"`{found[0]}`", part) for part in parts)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a column without any content is left out.
+    """A table; a column without any content is left out, and a vertical bar outside of code is escaped.
 
-    >>> print(table(("name", "unit", "meaning"), [("`a`", "", "one"), ("`b`", "", "two | three")]))
+    >>> print(table(("name", "unit", "meaning"), [("`a`", "", "one"), ("`b`", "", "two | `c|d`")]))
     | name | meaning |
     |---|---|
     | `a` | one |
-    | `b` | two \\| three |
+    | `b` | two \\| `c|d` |
     """
-    cells = [[re.sub(r"(?<!\\)\|", r"\\|", " ".join(cell.split())) for cell in row] for row in rows]
+    cells = [[_escaped(" ".join(cell.split())) for cell in row] for row in rows]
     kept = [index for index in range(len(heads)) if any(row[index] for row in cells)]
     # Beside several columns, sentences would be set in narrow ones on a telephone.
     wide = " { .meaning }" if len(kept) > 2 else ""
@@ -56,6 +56,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ]
     first, *rest = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([first, "|" + "---|" * len(kept), *rest])
+
+
+def _escaped(cell: str) -> str:
+    parts = re.split(r"(`+[^`]+`+)", cell)
+    return "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in parts)
 
 
 def require(what: str, meanings: Iterable[tuple[str, str | None]], remedy: str) -> None:

@@ -331,7 +331,8 @@ def test_the_index_leads_to_every_page_of_the_section() -> None:
 def test_tables_are_whole(name: str) -> None:
     """Each row has as many cells as its head, and no column is empty."""
     for found in re.findall(r"(?:^\|.*\n)+", PAGES[name], re.M):
-        head, _, *rows = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in found.splitlines()]
+        plain = re.sub(r"`[^`\n]+`|\\\|", "code", found)
+        head, _, *rows = [line.strip().split("|")[1:-1] for line in plain.splitlines()]
         assert rows
         assert {len(row) for row in rows} == {len(head)}, found
         assert all(any(row[column].strip() for row in rows) for column in range(len(head))), head
