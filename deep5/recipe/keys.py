@@ -327,7 +327,7 @@ _COLLECTIVES = {
         fault=faults.text_fault,
     ),
     "algorithms": Key(
-        meaning="Algorithms to time; 'library' is the all-reduce of MPI or PyTorch; None: all.",
+        meaning="Algorithms to time; 'library' is the communicator's own; None: all.",
         default=None,
         optional=True,
         fault=faults.names_fault,

@@ -160,9 +160,7 @@ def pages(kinds: Sequence[Kind] = RECIPES) -> dict[str, str]:
         measured = ""
         if kind.measured:
             named = ", ".join(code(key) for key in kind.keys if key in kind.measured)
-            measured = (
-                f"\n\nThese keys determine what is measured: {named}. Two results are comparable if they are equal."
-            )
+            measured = f"\n\nTwo results are comparable only if their recipes have these keys in `FIXED`: {named}."
         parts.append(f"## {title}\n\n{about}{measured}\n")
         parts += [_entry(kind, name, key) for name, key in kind.keys.items()]
     return {"reference/recipe_keys.md": "\n".join(parts)}
