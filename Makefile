@@ -30,7 +30,7 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help run venv browser test test-all docs figures bench bench-smoke operator-bench overhead real-files validate mutants coverage lint constraints sbom clean
+.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate docs figures mutants coverage lint constraints sbom clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
