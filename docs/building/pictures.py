@@ -13,8 +13,10 @@ from mkdocs.exceptions import PluginError
 PLACE = re.compile(r"^<!-- picture: (\w+) ?(.*?) -->$", re.MULTILINE)
 MODULES: dict[str, str] = {
     "gradients": "gradient_pictures",
+    "imports": "import_graph",
     "messages": "message_diagrams",
     "rule": "rule_pictures",
+    "statistics": "statistics_pictures",
 }
 """Kind of picture, and the module of this folder whose function `draw` returns its SVG."""
 
