@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,7 +13,25 @@ from typing import Any
 from deep5.core.errors import Deep5Error
 from deep5.core.terminal import plain
 
-__all__ = ["Finding", "Ledger"]
+__all__ = ["RULES", "Finding", "Ledger"]
+
+RULES: Mapping[int, str] = {
+    1: "proof before timing",
+    2: "numerics declared and read back",
+    3: "threads and placement declared and read back",
+    4: "one clock for all",
+    5: "what the clock covers is stated",
+    6: "first call, warm-up and steady state apart",
+    7: "several fresh processes, in alternation",
+    8: "every raw sample, and no impossible one",
+    9: "summaries that follow from the samples",
+    10: "a measured noise floor",
+    11: "every declared run, and no shared seed",
+    12: "the declared split and the declared epoch",
+    13: "warnings where numbers are unstable",
+    14: "hashes of recipe, source and environment",
+}
+"""The rules of measurement by number; docs/explanation/measurement.md explains each under the same title."""
 
 # Another NumPy sums medians and intervals in another order; a manual edit would differ more.
 _CLOSE = 1e-9
@@ -29,7 +47,7 @@ class Finding:
     """A violation of a rule of measurement by a result.
 
     Attributes:
-        rule: Its number in the rules of measurement, 1 to 14.
+        rule: Its number in `RULES`.
         folder: The folder.
         what: The violation, in words, with the stored value and the derived one.
     """

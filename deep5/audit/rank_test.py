@@ -1,7 +1,7 @@
 """The test of a comparison by its drawn order, counted in integers, and the rules of each scheme.
 
 Independent of `deep5.measuring.statistics` and `deep5.measuring.scheme`. The rules are those of
-`docs/how_to/comparing.md`.
+`docs/explanation/statistics.md`.
 """
 
 from __future__ import annotations

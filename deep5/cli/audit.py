@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from deep5.audit.finding import RULES
 from deep5.core.errors import Errors
 from deep5.core.progress import Reporter
 from deep5.core.terminal import counted
@@ -21,7 +22,9 @@ def audit_command(errors: Errors) -> click.Command:
         errors: Error handling of the command line.
     """
 
-    @click.command("audit")
+    rules = "\n".join(f"  {number:>2}  {title}" for number, title in RULES.items())
+
+    @click.command("audit", epilog=f"\b\nRules:\n{rules}")
     @click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only findings.")
