@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "explanation"
 SHOWN = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`((?:deep5|docs|frameworks|metrics|tests)/[\w/]+\.(?:py|md|h|toml))`")
-PAGES = ("measurement.md", "statistics.md")
+PAGES = ("measurement.md", "not_supported.md", "statistics.md")
 
 
 def shown() -> list[tuple[str, str, str]]:
