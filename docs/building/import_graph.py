@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 # The steps of two commands: package, module that a reader begins with, and what leaves it.
 WAYS = {
     "deep5 run": (
-        ("recipe", "recipe", "what was written"),
+        ("recipe", "recipe", "as written"),
         ("recipe", "experiment", "objects, hashes"),
         ("run", "workload", "a kind of run"),
         ("training", "trainer", "steps, events"),
@@ -26,13 +26,13 @@ WAYS = {
         ("results", "result", "a verdict"),
     ),
     "deep5 compare": (
-        ("recipe", "recipe", "what was written"),
+        ("recipe", "recipe", "as written"),
         ("compare", "plan", "candidates"),
         ("compare", "proof", "a proof"),
         ("compare", "processes", "raw samples"),
         ("compare", "record", "a folder"),
         ("measuring", "statistics", "a verdict"),
-        ("audit", "comparisons", "findings"),
+        ("audit", "folders", "findings"),
     ),
 }
 

@@ -143,7 +143,7 @@ def _floor() -> str:
             title="rounds of the comparison",
             low=0,
             high=31,
-            ticks=numbered((1, 2, 10, 16, 24, 30)),
+            ticks=numbered((2, 10, 16, 24, 30)),
         ),
         y=Axis(
             title="noise floor, as a ratio",
@@ -156,7 +156,7 @@ def _floor() -> str:
     for color, spread in (("a", 0.01), ("b", 0.02), ("c", 0.05)):
         times = np.exp(_normal(32, spread))
         plot.dots(
-            [(count, floor_of(times, count)) for count in (1, *CURRENT.counts("quick", 2), *range(10, 31))],
+            [(count, floor_of(times, count)) for count in (*CURRENT.counts("quick", 2), *range(10, 31))],
             color,
             f"{100 * spread:.0f} % of noise",
             3,
