@@ -1,6 +1,6 @@
 """Start of the steady state, drift and outliers of a series of times, recomputed from the samples.
 
-Independent of `deep5.measuring.statistics`; the rules are those of `docs/how_to/comparing.md`.
+Independent of `deep5.measuring.statistics`; the rules are those of `docs/explanation/statistics.md`.
 """
 
 from __future__ import annotations

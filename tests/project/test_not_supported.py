@@ -17,7 +17,7 @@ OPERATORS = (ROOT / "docs" / "reference" / "onnx_operators.md").read_text()
 ELSEWHERE = {
     "frameworks/jax/failures.py": "repeats a refusal by operator_check.py that JAX's exception holds",
 }
-"""Modules whose refusals are not limits of their own, with the reason; none of them needs a row."""
+"""Modules whose refusals repeat those of other modules, with the reason; none of them needs a row."""
 
 KINDS = {
     "bool, float16, bfloat16, float32, float64, integers of 8 to 64 bits": (
