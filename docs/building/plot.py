@@ -134,7 +134,7 @@ class Plot:
     def _legend(self) -> list[str]:
         drawn, right = [], WIDTH - RIGHT
         for color, name in reversed(self.keys):
-            right -= round(6.1 * len(name) + 8)
+            right -= round(6.6 * len(name) + 4)
             drawn.append(f'<text x="{right}" y="14">{html.escape(name)}</text>')
             drawn.append(f'<rect class="bar {color}" x="{right - 14}" y="5" width="10" height="10"/>')
             right -= 24

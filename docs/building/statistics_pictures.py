@@ -13,6 +13,7 @@ import numpy as np
 
 from deep5.measuring.bootstrap import median_distribution
 from deep5.measuring.order_test import order_p
+from deep5.measuring.profiles import LIMIT, performance_profiles
 from deep5.measuring.samples import median_interval
 from deep5.measuring.scheme import CURRENT
 from deep5.measuring.statistics import floor_of, median_ratio, smallest_shown, steady_part
@@ -25,6 +26,13 @@ RED_TEAM = Path(__file__).parents[1] / "results" / "red_team.md"
 
 SIMULATED = (("a", "identical", 0.0, 2), ("b", "3 % slower", 0.03, 3), ("c", "6 % slower", 0.06, 5))
 """Comparisons of the picture `looks`: color, name, effect and seed."""
+WORKLOADS = {
+    "digits": {"adam": 10.0, "momentum": 13.0, "sgd": 30.0},
+    "images": {"adam": 110.0, "momentum": 60.0, "sgd": 70.0},
+    "text": {"adam": 40.0, "momentum": 100.0, "sgd": math.inf},
+    "speech": {"adam": math.inf, "momentum": 50.0, "sgd": 180.0},
+}
+"""Invented times to a target, in seconds, of the picture `profile`."""
 
 
 def draw(subject: str) -> str:
@@ -209,6 +217,47 @@ def _steady() -> str:
     return plot.svg()
 
 
+def _processes() -> str:
+    rng = np.random.default_rng(3)
+    levels = 2.5 * np.exp(0.02 * rng.standard_normal(16))
+    plot = Plot(
+        label="Times of sixteen processes of one program: close together within a process, far apart between them.",
+        x=Axis(title="process", low=0, high=17, ticks=numbered(range(1, 17))),
+        y=Axis(title="ms", low=2.35, high=2.75, ticks=numbered((2.4, 2.5, 2.6, 2.7))),
+        height=220,
+    )
+    for color, name, start in (("a", "one candidate", 0), ("b", "the same candidate again", 1)):
+        dots = [
+            (process + 1 + 0.25 * rng.uniform(-1, 1), levels[process] * math.exp(0.002 * rng.standard_normal()))
+            for process in range(start, 16, 2)
+            for _ in range(20)
+        ]
+        plot.dots(dots, color, name, 2)
+    return plot.svg()
+
+
+def _profile() -> str:
+    profiles = performance_profiles(WORKLOADS)
+    plot = Plot(
+        label="Share of four workloads that each of three optimizers solves within a multiple of the best time.",
+        x=Axis(title="multiple of the best time, τ", low=1, high=LIMIT, ticks=numbered((1, 2, 3, 4))),
+        y=Axis(
+            title="workloads solved",
+            low=0,
+            high=1.05,
+            ticks=[(quarter / 4, f"{25 * quarter} %") for quarter in range(5)],
+        ),
+        height=240,
+    )
+    for color, (name, profile) in zip("abc", profiles.items(), strict=True):
+        steps = sorted({1.0, LIMIT, *(ratio for ratio in profile.ratios.values() if ratio <= LIMIT)})
+        corners = [(1.0, profile.share(1.0))]
+        for ratio in steps[1:]:
+            corners += [(ratio, corners[-1][1]), (ratio, profile.share(ratio))]
+        plot.line(corners, color, f"{name}, score {profile.score:.2f}")
+    return plot.svg()
+
+
 def _cheats() -> str:
     rows = (line.rstrip(" |").rpartition("|")[2].strip() for line in RED_TEAM.read_text(encoding="utf-8").splitlines())
     counts = np.bincount([int(number) for number in rows if number.isdecimal()], minlength=15)
@@ -233,6 +282,8 @@ PICTURES: dict[str, Callable[[], str]] = {
     "floor": _floor,
     "power": _power,
     "steady": _steady,
+    "processes": _processes,
+    "profile": _profile,
     "cheats": _cheats,
 }
 """What a page may name after `statistics`."""
