@@ -15,6 +15,7 @@ MODULES: dict[str, str] = {
     "gradients": "gradient_pictures",
     "imports": "import_graph",
     "messages": "message_diagrams",
+    "overhead": "overhead_chart",
     "rule": "rule_pictures",
     "statistics": "statistics_pictures",
 }
