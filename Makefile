@@ -84,6 +84,7 @@ operator-bench: $(VENV)/.complete ## Each operator's time and peak memory agains
 
 overhead: $(VENV)/.complete ## Run the recipes of docs/results/overhead.md and write its tables: two hours; ONLY=part,of,names
 	$(BIN)/python tests/benchmarks/overhead_tables.py docs/results/overhead.md results/overhead --run $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python docs/building/overhead_chart.py
 
 real-files: $(VENV)/.complete ## Run the ONNX files of packages and exporters, and write docs/results/real_files.md: hours; ONLY=part,of,names
 	$(BIN)/python tests/real_files.py $(if $(ONLY),--only $(ONLY))

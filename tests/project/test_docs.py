@@ -38,13 +38,24 @@ def test_every_kind_of_block_is_checked() -> None:
     assert blocks("python")
 
 
-def every_day(page: str) -> Any:
-    """Marks the page that a new user reads first as daily."""
-    return pytest.mark.daily if page == "README.md" else ()
+# What a new user reads first.
+FIRST = ("README.md", "first_comparison.md", "install.md", "choose.md", "commands.md", "recipes.md")
+# The shortest example of each kind, on the page that has more.
+SHORTEST = ("class SignMomentum", 'class IPow(d5.Operator):\n    """x to the power')
+
+
+def every_day(page: str, code: str = "") -> Any:
+    """Marks what a new user reads first as daily."""
+    return pytest.mark.daily if page in FIRST or any(words in code for words in SHORTEST) else ()
+
+
+def test_the_shortest_examples_exist_once() -> None:
+    assert [sum(words in code for _, code in blocks("python")) for words in SHORTEST] == [1, 1]
+    assert {page for page, _ in blocks("python")} & {*FIRST} == {"first_comparison.md", "choose.md", "recipes.md"}
 
 
 @pytest.mark.parametrize(
-    ("page", "code"), [pytest.param(page, code, marks=every_day(page)) for page, code in blocks("python")]
+    ("page", "code"), [pytest.param(page, code, marks=every_day(page, code)) for page, code in blocks("python")]
 )
 def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     script = tmp_path / "snippet.py"
@@ -57,11 +68,16 @@ def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
+def first_lines() -> list[str]:
+    """The commands of the page that a new user follows, in its order."""
+    return [line for page, body in blocks("sh") for line in body.splitlines() if page == "first_comparison.md"]
+
+
 def write_points(folder: Path) -> None:
-    """The table of README's example, by README's command."""
-    line = next(line for page, body in blocks("sh") for line in body.splitlines() if "'points.csv'" in line)
+    """The table of the first example, by its page's command."""
+    (line,) = (line for line in first_lines() if "'points.csv'" in line)
     program, flag, code = shlex.split(line)
-    assert (program, flag) == (".venv/bin/python", "-c")
+    assert (program, flag) == ("python", "-c")
     done = forked.run([flag, code], cwd=folder)
     assert done.returncode == 0, done.stderr
 
@@ -73,23 +89,28 @@ def extras_of(line: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def documented(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with what `make run` installs, and the command of pip in README's section on own models."""
-    make = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "$(INSTALL) -e '.[pytorch]'" in line)
-    pip = next(line for _, body in blocks("sh") for line in body.splitlines() if line.startswith(".venv/bin/pip "))
-    return environment_of({*extras_of(make), *extras_of(pip)}, tmp_path_factory.mktemp("documented"))
+    """A Python with what the first page installs."""
+    (pip,) = (line for line in first_lines() if line.startswith("pip "))
+    return environment_of(extras_of(pip), tmp_path_factory.mktemp("documented"))
+
+
+def write_net(folder: Path) -> None:
+    """Write the first page's example of a module."""
+    (net,) = (body for page, body in blocks("python") if page == "first_comparison.md" and "class Net" in body)
+    (folder / "my_net.py").write_text(net)
 
 
 def own_net(folder: Path) -> list[list[str]]:
-    """Write README's example of a module and a table; returns its commands of deep5."""
-    net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
-    (folder / "my_net.py").write_text(net)
-    lines = [line for page, line in commands() if page == "README.md" and ("my_net.py" in line or "points.csv" in line)]
+    """Write the first page's example of a module; returns the page's commands of deep5 on it and on its table."""
+    write_net(folder)
+    named = [line for page, line in commands() if page == "first_comparison.md"]
+    lines = [line for line in named if "my_net.py" in line or "points.csv" in line]
     assert [line.split()[1] for line in lines] == ["show", "run", "compare"]
     return [shlex.split(line)[1:] for line in lines]
 
 
 @pytest.mark.daily
-def test_a_module_and_a_table_reach_a_verdict_as_the_readme_says(tmp_path: Path) -> None:
+def test_a_module_and_a_table_reach_a_verdict_as_the_first_page_says(tmp_path: Path) -> None:
     write_points(tmp_path)
     for words in own_net(tmp_path)[:2]:
         done = forked.run(["-m", "deep5", *words], cwd=tmp_path)
@@ -98,9 +119,9 @@ def test_a_module_and_a_table_reach_a_verdict_as_the_readme_says(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_readme_installs_what_its_module_and_table_need(documented: Path, tmp_path: Path) -> None:
+def test_the_first_page_installs_what_its_module_and_table_need(documented: Path, tmp_path: Path) -> None:
     """Its commands run without the other packages of this environment; the comparison is planned, and exports made."""
-    table = next(line for _, body in blocks("sh") for line in body.splitlines() if "'points.csv'" in line)
+    (table,) = (line for line in first_lines() if "'points.csv'" in line)
     shown, trained, compared = own_net(tmp_path)
     programs = [shlex.split(table)[1:], ["-m", "deep5", *shown], ["-m", "deep5", *trained], ["-c", PLANNED, *compared]]
     names = compared[compared.index("--frameworks") + 1].split(",")
@@ -212,7 +233,7 @@ def test_commands_are_understood(
     words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
     program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
-        recipe = next(body for page, body in blocks("python") if page == "README.md" and "METRICS" in body)
+        recipe = next(body for page, body in blocks("python") if page == "recipes.md" and "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
     elif words[0] == "study":
         # Two optimizers are enough.
@@ -227,8 +248,7 @@ def test_commands_are_understood(
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
     if "my_net.py" in words or "path=points.csv" in words:
         write_points(tmp_path)
-        net = next(body for page, body in blocks("python") if page == "README.md" and "class Net" in body)
-        (tmp_path / "my_net.py").write_text(net)
+        write_net(tmp_path)
     if any(word.startswith("my_model.py") for word in words):
         model = next(body for page, body in blocks("python") if page == "own_models.md" and "class Net" in body)
         (tmp_path / "my_model.py").write_text(model)
@@ -236,11 +256,13 @@ def test_commands_are_understood(
         model = next(body for page, body in blocks("python") if page == "own_models.md" and "def init" in body)
         (tmp_path / "my_jax_model.py").write_text(model)
     if any("rules.py:" in word for word in words):
-        rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
+        rule = next(body for page, body in blocks("python") if page == "training.md" and "class SignMomentum" in body)
         (tmp_path / "rules.py").write_text(rule)
     if any(word.startswith("engine.py") for word in words):
         engine = next(body for page, body in blocks("python") if page == "backends.md" and "class Sessions" in body)
         (tmp_path / "engine.py").write_text(engine)
+    if "net.onnx" in words:
+        deep5.networks.lenet().save(tmp_path / "net.onnx")
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = forked.run([*program, *words], cwd=tmp_path)
@@ -271,6 +293,7 @@ def test_there_are_doctests() -> None:
 def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> None:
     assert f"version: {deep5.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version = {{{deep5.__version__}}}" in (ROOT / "docs" / "project" / "cite.md").read_text()
 
 
 def anchors(page: Path) -> set[str]:

@@ -1,9 +1,9 @@
-"""From a clone to a verdict on a user's own module and table, by README's commands as they are printed there.
+"""From a clone to a verdict on a user's own module and table, by the commands of the page that a new user follows.
 
-`python tests/support/first_verdict.py` clones this repository into a temporary folder, runs there what the sections
-"Start" and "Your own model and data" say, up to the verdict, and prints the seconds of each command. It installs
-packages with pip as a user does, and fails when a command fails or the verdict is another one than "accepted". How long
-it takes is printed, and no reason to fail: on a busy machine the first recipe can miss its goal for the time.
+`python tests/support/first_verdict.py` clones this repository into a temporary folder, runs there what the page
+`docs/start/first_comparison.md` says, up to the verdict on the module, and prints the seconds of each command. It
+installs packages with pip as a user does, and fails when a command fails or the verdict is another one than "accepted".
+How long it takes is printed, and no reason to fail: on a busy machine the first recipe can miss its goal for the time.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def blocks(words: str, kind: str) -> list[str]:
 
 
 def commands(page: str) -> tuple[list[str], str, list[str]]:
-    """README's commands before its program, the program `my_net.py`, and the commands up to the verdict."""
-    start = [line for line in blocks(section(page, "Start"), "sh")[0].splitlines() if line.startswith("make run")]
-    own = section(page, "Your own model and data")
-    install, verdict = blocks(own, "sh")
+    """The page's commands before its program, the program `my_net.py`, and the commands up to the verdict."""
+    (install,) = blocks(section(page, "Install"), "sh")
+    (first,) = blocks(section(page, "Run a recipe"), "sh")
+    own = section(page, "Your own module and data")
+    table, verdict, _compare = blocks(own, "sh")
     (program,) = blocks(own, "python")
-    uses = [line for line in verdict.splitlines() if not line.startswith("deep5 compare")]
-    return [*start, *install.splitlines()], program, uses
+    return [*install.splitlines(), *first.splitlines(), *table.splitlines()], program, verdict.splitlines()
 
 
 def main() -> int:
-    """Follow README, and report."""
-    before, program, uses = commands((ROOT / "README.md").read_text())
+    """Follow the page, and report."""
+    before, program, uses = commands((ROOT / "docs" / "start" / "first_comparison.md").read_text())
     begin = perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "deep5"
