@@ -24,7 +24,7 @@ ROW = re.compile(
     re.MULTILINE,
 )
 
-WIDTH, LABELS, PLOT, LINE = 470, 200, 150, 19
+WIDTH, LABELS, PLOT, LINE = 480, 212, 148, 19
 HEAD, FOOT, MARGIN = 44, 30, 12
 # The frame follows the colors of the reader's system, since a picture does not know the page that it is on.
 FRAME = (
@@ -92,7 +92,7 @@ def _chart(rows: list[Cost]) -> tuple[str, float]:
         marks.append(_words(MARGIN, y, FRAMEWORKS[name], more=strong))
         for row in (row for row in rows if row.framework == name):
             y += LINE
-            marks.append(_words(MARGIN + 10, y, row.what))
+            marks.append(_words(MARGIN + 10, y, row.what, more=' font-size="11"'))
             wide = 'style="stroke:var(--line)" stroke-width="3" stroke-linecap="round"'
             marks.append(_line(place(row.low), y - 4, place(row.high), y - 4, wide))
             marks.append(f'<circle cx="{place(row.ratio):.1f}" cy="{y - 4}" r="4" style="fill:var(--line)"/>')

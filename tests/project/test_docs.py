@@ -39,7 +39,7 @@ def test_every_kind_of_block_is_checked() -> None:
 
 
 # What a new user reads first.
-FIRST = ("README.md", "first_comparison.md", "install.md", "choose.md", "commands.md", "recipes.md")
+FIRST = ("README.md", "first_comparison.md", "install.md", "commands.md", "recipes.md")
 # The shortest example of each kind, on the page that has more.
 SHORTEST = ("class SignMomentum", 'class IPow(d5.Operator):\n    """x to the power')
 
@@ -51,7 +51,7 @@ def every_day(page: str, code: str = "") -> Any:
 
 def test_the_shortest_examples_exist_once() -> None:
     assert [sum(words in code for _, code in blocks("python")) for words in SHORTEST] == [1, 1]
-    assert {page for page, _ in blocks("python")} & {*FIRST} == {"first_comparison.md", "choose.md", "recipes.md"}
+    assert {page for page, _ in blocks("python")} & {*FIRST} == {"first_comparison.md", "recipes.md"}
 
 
 @pytest.mark.parametrize(
