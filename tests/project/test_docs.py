@@ -296,6 +296,13 @@ def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> No
     assert f"version = {{{deep5.__version__}}}" in (ROOT / "docs" / "project" / "cite.md").read_text()
 
 
+def test_the_tree_in_contributing_has_every_package() -> None:
+    (tree,) = (body for page, body in blocks("text") if page == "CONTRIBUTING.md")
+    packages = {path.parent.name for path in (ROOT / "deep5").glob("*/__init__.py") if not path.parent.is_symlink()}
+    assert {*re.findall(r"^  (\w+)/", tree, re.MULTILINE)} == packages
+    assert all((ROOT / name).is_dir() for name in re.findall(r"^(\w+)/", tree, re.MULTILINE))
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of the headings of a page, as GitHub makes them; repeated headings are numbered."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
