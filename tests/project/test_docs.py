@@ -238,6 +238,7 @@ def test_commands_are_understood(
     elif words[0] == "study":
         # Two optimizers are enough.
         words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]
+        words += ["--size", "smoke"] if "digits_lenet" in words and "--size" not in words else []
     elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
     elif words[0] == "run" and not {"--size", "--like"} & {*words}:
