@@ -148,7 +148,7 @@ def test_methods_in_the_former_form_are_answered_with_the_new_one() -> None:
     with pytest.raises(OperatorError, match=r"allowed: backward\(self, output_grads, inputs, outputs, needs\)"):
         type("Own", (d5.Operator,), {"backward": lambda self, grads, fwd_inputs, fwd_outputs: grads})
     own = type("Own", (d5.DistributedOptimizer,), {"step": lambda self, inputs: None})
-    with pytest.raises(d5.UsageError, match=r"allowed: step\(self, inputs, info.*remedy: docs/porting\.md"):
+    with pytest.raises(d5.UsageError, match=r"allowed: step\(self, inputs, info.*remedy: docs/how_to/porting\.md"):
         own().wrap(d5.SGD(0.1), d5.SingleRank())
     with pytest.raises(d5.UsageError, match=r"before_optimizer_step is not a hook.*did you mean 'before_step'"):
         type("Own", (d5.Event,), {"before_optimizer_step": lambda self, executor, optimizer, inputs: None})
