@@ -94,7 +94,7 @@ validate: $(VENV)/.complete ## Compare drawn cases of every operator with what d
 	$(BIN)/python tests/support/drawn_page.py results/validation docs/results/validation.md
 
 docs: $(VENV)/.complete ## The site of the documentation in site/, which fails at the first warning: open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 figures: $(VENV)/.complete ## Run the commands whose results the site shows, on an otherwise idle machine: an hour; ONLY=name,name
 	$(BIN)/python docs/building/stored_results.py $(if $(ONLY),--only $(ONLY))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import logging
+from itertools import pairwise
 from typing import Any
 
 from mkdocs.exceptions import PluginError
@@ -107,11 +110,22 @@ def page_of(name: str, value: Any) -> str:
 
 def without_example() -> list[str]:
     """Public names whose docstring has no doctest."""
-    return [
-        name
-        for name, value in public_names().items()
-        if ">>>" not in (value.__dict__.get("__doc__") or value.__doc__ or "")
-    ]
+    return [name for name, value in public_names().items() if ">>>" not in docstring(name, value)]
+
+
+def docstring(name: str, value: Any) -> str:
+    """The docstring of a public name, and not one that it inherits; of an alias the string below its definition."""
+    if inspect.isclass(value):
+        return vars(value).get("__doc__") or ""
+    if inspect.ismodule(value) or inspect.isfunction(value):
+        return value.__doc__ or ""
+    module = importlib.import_module(f"deep5.{deep5._HOME[name.removeprefix('deep5.')]}")
+    body = ast.parse(inspect.getsource(module)).body
+    for defined, below in pairwise(body):
+        names = [each.id for each in getattr(defined, "targets", []) if isinstance(each, ast.Name)]
+        if name.rpartition(".")[2] in names and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            return str(below.value.value)
+    return ""
 
 
 def pages() -> dict[str, str]:

@@ -23,6 +23,8 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
+from deep5.core.quantities import size
+
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "docs" / "results" / "stored"
 PLACE = re.compile(r"^<!-- figure: (\S+) (\S+) -->$", re.MULTILINE)
@@ -191,7 +193,7 @@ def standing(record: dict[str, Any]) -> str:
     machine, commit = record["machine"], record["commit"]
     share = record["others_share"]
     parts = [
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"{machine['processor']}, {machine['cores']} cores, {size(machine['memory_bytes'])}, "
         f"{', '.join(map(str, machine['accelerators'])) or 'no accelerator'}",
         "" if share is None else f"other programs used {100 * share:.0f} % of the processors at most",
         ", ".join(f"{name} {version}" for name, version in record["versions"].items()),

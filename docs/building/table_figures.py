@@ -13,7 +13,7 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
-from deep5.core.charts import PALETTE, WIDTH, altair, converter
+from deep5.core.charts import PALETTE, PERCENT, WIDTH, altair, converter
 from deep5.results.report.theme import INK, themed
 from stored_results import inlined
 
@@ -80,7 +80,7 @@ def _passed(rows: list[dict[str, str]]) -> Any:
                 "share:Q",
                 title=f"cases of ONNX's {most} node tests that pass",
                 scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(format=".0%"),
+                axis=alt.Axis(labelExpr=PERCENT),
             ),
             y=alt.Y("framework:N", sort=None, title=None),
         )

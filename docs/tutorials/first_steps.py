@@ -191,7 +191,7 @@ wrong = np.flatnonzero(answers != labels)
 print(f"{len(wrong)} of {len(labels)} test digits are wrong")
 pictures(
     samples["input"][wrong[:6]],
-    [f"{labels[n]} as {answers[n]}, {probabilities[n].max():.0%}" for n in wrong[:6]],
+    [f"{labels[n]} as {answers[n]}, {100 * probabilities[n].max():.0f} %" for n in wrong[:6]],
 )
 
 # %% [markdown]

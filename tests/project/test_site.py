@@ -30,7 +30,7 @@ WIDTHS = {"desktop": 1280, "phone": 390}
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     """Builds the site of a repository, as `make docs` does."""
-    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(site)]
+    words = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
     return subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=1500, check=False)
 
 

@@ -2,8 +2,9 @@
 
 `python tests/support/first_verdict.py` clones this repository into a temporary folder, runs there what the page
 `docs/start/first_comparison.md` says, up to the verdict on the module, and prints the seconds of each command. It
-installs packages with pip as a user does, and fails when a command fails or the verdict is another one than "accepted".
-How long it takes is printed, and no reason to fail: on a busy machine the first recipe can miss its goal for the time.
+installs packages with pip as a user does, in the versions of constraints.txt, and fails when a command fails or the
+verdict is another one than "accepted". How long it takes is printed, and no reason to fail: on a busy machine the first
+recipe can miss its goal for the time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def main() -> int:
         clone = Path(folder) / "deep5"
         # A user has not activated this environment.
         environ = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+        # In this environment's versions: what is newest today may be larger by gigabytes, or broken.
+        environ["PIP_CONSTRAINT"] = str(ROOT / ".venv" / "versions.txt")
         environ["PATH"] = os.pathsep.join([str(clone / ".venv" / "bin"), environ["PATH"]])
 
         def call(line: str, where: Path) -> str:
