@@ -174,10 +174,10 @@ def test_cells_hold_the_numbers_that_they_are_sorted_by(folder: Path, page: str)
 
 
 def test_what_is_too_much_is_left_out_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deep5.results.report import charts, tables
+    from deep5.results.report import chart_parts, tables
 
     monkeypatch.setattr(tables, "_ROWS", 3)
-    monkeypatch.setattr(charts, "_SAMPLES_BYTES", 300)
+    monkeypatch.setattr(chart_parts, "_SAMPLES_BYTES", 300)
     cases.comparison(tmp_path, rounds=2)
     cases.run(tmp_path)
     page = report_page(collect([tmp_path]))

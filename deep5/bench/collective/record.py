@@ -140,9 +140,8 @@ def collective_pictures(summary: CollectiveSummary, document: Mapping[str, Any])
     Raises:
         MissingDependency: The drawing package is not installed.
     """
-    from deep5.bench.collective.chart import collective_chart
     from deep5.core.charts import files
+    from deep5.results.charts.collective import collective_chart, collective_title
 
-    plan, model = document["plan"], document["system"]["cpu"]["model"]
-    parts = ["all-reduce", f"{plan['op']} of {plan['dtype']}", document["launcher"], model]
-    return files("collective", collective_chart(summary, ", ".join(str(part) for part in parts if part)))
+    rows = [asdict(row) for row in summary.rows]
+    return files("collective", collective_chart(rows, summary.ranks, collective_title(document)))

@@ -1,1 +1,1 @@
-"""Charts of results: operators, training, performance profiles and networks; import from the module of the kind."""
+"""Charts of results: operators, collectives, training, profiles and networks; import from the module of the kind."""

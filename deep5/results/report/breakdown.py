@@ -7,7 +7,7 @@ from typing import NamedTuple
 from deep5.core.charts import PALETTE, altair
 from deep5.core.errors import UsageError
 from deep5.results.reading import NotThere, read_rows
-from deep5.results.report.charts import Drawing
+from deep5.results.report.chart_parts import Drawing
 from deep5.results.result import Result
 from deep5.results.standing import standing
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,87 +16,37 @@ from deep5.core.charts import PALETTE, altair, by_name, logarithmic, same_axis
 from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_summary import counted, process_medians, whole_rounds
 from deep5.results.markup import clean
-from deep5.results.reading import NotThere, opened
+from deep5.results.report.chart_parts import (
+    ROWS,
+    SECONDS,
+    WIDTH,
+    Drawing,
+    check_size,
+    left_out,
+    rows_axis,
+    spread,
+    unique_names,
+    within,
+)
 from deep5.results.report.theme import BAND, INK, PHASES, WORDS
-from deep5.results.samples_file import SAMPLES
 from deep5.results.standing import standing
 
-__all__ = ["ROWS", "Drawing", "check_size", "phases_chart", "ratio_chart", "samples_chart"]
+__all__ = ["phases_chart", "ratio_chart", "samples_chart"]
 
-ROWS = 24
-"""Maximum number of rows of a chart; the table has all."""
-
-# Pixels: of a panel, of a row, of a character. Characters of a name.
-_WIDTH, _STEP, _LETTER, _NAME = 300, 26, 7.4, 28
+# Pixels of a row; characters of a name.
+_STEP, _NAME = 26, 28
 _SHAPES = {"faster": "triangle-left", "slower": "triangle-right", "no difference shown": "circle"}
 _PHASE_SHAPES = {"first call": "diamond", "warm-up": "square", "steady": "circle"}
-# Ranges that can be drawn on one axis: seconds, and ratios.
-_SECONDS, _RATIOS = (1e-10, 1e8), (1e-6, 1e6)
-_SAMPLES_BYTES = 64 << 20
-
-
-class Drawing(NamedTuple):
-    """A chart.
-
-    Attributes:
-        name: Name of its file.
-        title: Title of its caption.
-        about: Description in a sentence or two, for its caption and for screen readers.
-        chart: The Altair chart.
-        standing: A note above it if its results are not finished, full-size and closed.
-    """
-
-    name: str
-    title: str
-    about: str
-    chart: Any
-    standing: str = ""
-
-
-def check_size(folder: Path) -> None:
-    """Check the number of samples, which are read into memory for a chart: about a million at most.
-
-    Raises:
-        UsageError: There are more.
-    """
-    try:
-        with opened(folder / SAMPLES, most_bytes=_SAMPLES_BYTES):
-            pass
-    except NotThere:
-        pass
+# Range of ratios that can be drawn on one axis.
+_RATIOS = (1e-6, 1e6)
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """A unique short name for each workload and candidate."""
     several = len({row["workload"] for row in rows}) > 1
-    found: dict[tuple[str, str], str] = {}
-    for row in rows:
-        whole = clean(f"{row['workload']}: {row['candidate']}" if several else row["candidate"])
-        short = " ".join((whole if len(whole) <= _NAME else whole[: _NAME - 1] + "…").split()) or "?"
-        number, name = 1, short
-        while name in found.values():
-            number += 1
-            name = f"{short} ({number})"
-        found[row["workload"], row["candidate"]] = name
-    return found
-
-
-def _within(value: Any, bounds: tuple[float, float]) -> bool:
-    return value is not None and bounds[0] <= value <= bounds[1]
-
-
-def _left_out(drawn: int, whole: int) -> str:
-    if drawn == whole:
-        return ""
-    verb = "is" if whole - drawn == 1 else "are"
-    return f" {whole - drawn} of {whole} rows {verb} not drawn; the table has them all."
-
-
-def _rows_axis(alt: Any, names: Sequence[str]) -> Any:
-    # A browser's characters may be wider than those that vl-convert measures.
-    room = max(map(len, names)) * _LETTER
-    axis = alt.Axis(labelLimit=room, minExtent=room, ticks=False, domain=False, labelPadding=6)
-    return alt.Y("name:N", sort=list(names), title=None, axis=axis)
+    wholes = [f"{row['workload']}: {row['candidate']}" if several else row["candidate"] for row in rows]
+    keys = [(row["workload"], row["candidate"]) for row in rows]
+    return dict(zip(keys, unique_names(wholes), strict=True))
 
 
 def ratio_chart(result: ComparisonResult) -> Drawing | None:
@@ -106,7 +55,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     Raises:
         MissingDependency: Altair is not installed.
     """
-    fit = [row for row in result.verdicts if all(_within(row[key], _RATIOS) for key in ("ratio",))]
+    fit = [row for row in result.verdicts if all(within(row[key], _RATIOS) for key in ("ratio",))]
     rows = sorted(fit, key=lambda row: -abs(math.log(row["ratio"])))[:ROWS]
     if not rows:
         return None
@@ -116,9 +65,9 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     points = []
     for row in rows:
         ends = [row["low"], row["high"]]
-        low, high = ends if all(_within(end, _RATIOS) for end in ends) else (row["ratio"], row["ratio"])
+        low, high = ends if all(within(end, _RATIOS) for end in ends) else (row["ratio"], row["ratio"])
         # No band without a noise floor that can be drawn.
-        floor = row["floor"] if _within(row["floor"], _RATIOS) else 1.0
+        floor = row["floor"] if within(row["floor"], _RATIOS) else 1.0
         name = names[row["workload"], row["candidate"]]
         points.append(
             {"name": name, "ratio": row["ratio"], "low": low, "high": high, "word": row["word"], "noise": floor}
@@ -130,7 +79,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     per = {row["per"] for row in rows}
     what = "time" if per == {"call"} else "time per sample" if per == {"sample"} else "time per call or sample"
     x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", None).to_dict()
-    y = _rows_axis(alt, [point["name"] for point in points])
+    y = rows_axis(alt, [point["name"] for point in points])
     words = [word for word in WORDS if any(point["word"] == word for point in points)]
     color = by_name(alt.Color, "word:N", {word: WORDS[word] for word in words}, title=None)
     shape = by_name(alt.Shape, "word:N", {word: _SHAPES[word] for word in words})
@@ -146,11 +95,11 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
         data.mark_rule(color=INK, strokeDash=[3, 3]).encode(x=along("one:Q")),
         data.mark_rule(strokeWidth=2).encode(x=along("low:Q"), x2="high:Q", y=y, color=color),
         data.mark_point(filled=True, size=90, opacity=1).encode(x=along("ratio:Q"), y=y, color=color, shape=shape),
-    ).properties(width=_WIDTH, height=alt.Step(_STEP))
+    ).properties(width=WIDTH, height=alt.Step(_STEP))
     several = f"{len(rows)} ratios" if len(rows) > 1 else "One ratio"
     about = (
         f"{several} of time to the baseline's, {baseline}; lines are intervals, where available, and the gray band "
-        f"is the machine's noise floor.{_left_out(len(rows), len(result.verdicts))}"
+        f"is the machine's noise floor.{left_out(len(rows), len(result.verdicts))}"
     )
     return Drawing("ratios", "Ratios", about, chart, standing([result]))
 
@@ -169,7 +118,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
     samples = [
         sample
         for sample in counted(result.document, result.samples())
-        if sample.round < rounds and (sample.workload, sample.candidate) in fit and _within(sample.seconds, _SECONDS)
+        if sample.round < rounds and (sample.workload, sample.candidate) in fit and within(sample.seconds, SECONDS)
     ]
     series: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -187,8 +136,8 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
         boxes.append({"name": names[key], "least": least, "low": low, "middle": middle, "high": high, "most": most})
         points += [{"name": names[key], "middle": value} for value in medians[key].values() if len(medians[key]) > 1]
     ends = [box[key] for box in boxes for key in ("least", "most")]
-    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time per call")
-    y = _rows_axis(alt, [box["name"] for box in boxes])
+    x = logarithmic(alt, alt.X, "least:Q", spread(ends), "time per call")
+    y = rows_axis(alt, [box["name"] for box in boxes])
     data = alt.Chart(alt.Data(values=boxes))
 
     layers = [
@@ -204,9 +153,9 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
     each = "; dots: the median of each process" if points else ""
     about = (
         f"Steady samples: boxes from quartile to quartile with the median, lines to the extremes{each}."
-        f"{_left_out(len(chosen), len(series))}"
+        f"{left_out(len(chosen), len(series))}"
     )
-    chart = alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(_STEP))
+    chart = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(_STEP))
     return Drawing("samples", "Samples", about, chart, standing([result]))
 
 
@@ -223,36 +172,30 @@ def phases_chart(result: ComparisonResult) -> Drawing | None:
     names = _names([own[key] for key in chosen])
     for key in chosen:
         row = own[key]
-        found = [(phase, row[column]) for phase, column in keys if _within(row[column], _SECONDS)]
+        found = [(phase, row[column]) for phase, column in keys if within(row[column], SECONDS)]
         points += [{"name": names[key], "phase": phase, "s": value} for phase, value in found]
     if not points:
         return None
     alt = altair()
-    x = logarithmic(alt, alt.X, "s:Q", _spread([point["s"] for point in points]), "time")
-    y = _rows_axis(alt, [names[key] for key in chosen])
+    x = logarithmic(alt, alt.X, "s:Q", spread([point["s"] for point in points]), "time")
+    y = rows_axis(alt, [names[key] for key in chosen])
     color = by_name(alt.Color, "phase:N", PHASES, title=None)
     shape = by_name(alt.Shape, "phase:N", _PHASE_SHAPES)
     data = alt.Chart(alt.Data(values=points))
     chart = data.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=color, shape=shape)
     about = (
         "The first call, the whole warm-up, and a steady call (median); phases of zero time are not drawn."
-        f"{_left_out(len(chosen), len(own))}"
+        f"{left_out(len(chosen), len(own))}"
     )
-    chart = chart.properties(width=_WIDTH, height=alt.Step(_STEP))
+    chart = chart.properties(width=WIDTH, height=alt.Step(_STEP))
     return Drawing("phases", "First call, warm-up, steady", about, chart, standing([result]))
-
-
-def _spread(values: Sequence[float]) -> list[float]:
-    """The values, extended on either side if they are nearly equal: an axis needs a length."""
-    least, most = min(values), max(values)
-    return [*values, least / 1.05, most * 1.05] if most < 1.02 * least else list(values)
 
 
 def _chosen(result: ComparisonResult, known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The rows to draw, of the workloads whose ratios are furthest from 1; in their order, the fastest on top."""
     ratios: dict[str, float] = {}
     for row in result.verdicts:
-        if _within(row["ratio"], _RATIOS):
+        if within(row["ratio"], _RATIOS):
             ratios[row["workload"]] = max(ratios.get(row["workload"], 0.0), abs(math.log(row["ratio"])))
     medians = {(row["workload"], row["candidate"]): row["median_s"] for row in result.results}
     ranked = sorted(known, key=lambda key: (-ratios.get(key[0], 0.0), key[0], medians.get(key, 0.0), key[1]))

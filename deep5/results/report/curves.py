@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from deep5.core.errors import UsageError
 from deep5.results.charts.training import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
 from deep5.results.markup import clean
-from deep5.results.report.charts import Drawing, check_size
+from deep5.results.report.chart_parts import Drawing, check_size
 from deep5.results.report.environment import steady
 from deep5.results.result import Result
 from deep5.results.standing import standing

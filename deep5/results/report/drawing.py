@@ -7,7 +7,7 @@ from itertools import count
 from deep5.core.charts import converter
 from deep5.core.errors import UsageError
 from deep5.results.markup import Markup, element, escape
-from deep5.results.report.charts import Drawing
+from deep5.results.report.chart_parts import Drawing
 from deep5.results.report.theme import inline, themed
 
 __all__ = ["FORMATS", "Pen", "file_of"]

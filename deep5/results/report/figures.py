@@ -9,8 +9,11 @@ from typing import Any
 
 from deep5.core.errors import Deep5Error, MissingDependency
 from deep5.results.report.breakdown import breakdown_drawing
-from deep5.results.report.charts import Drawing, phases_chart, ratio_chart, samples_chart
+from deep5.results.report.chart_parts import Drawing
+from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
+from deep5.results.report.code_times import times_drawing
 from deep5.results.report.collect import Collection, Unreadable
+from deep5.results.report.collective_times import collective_drawing
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import file_of
 from deep5.results.report.groups import groups, groups_of_study, labels
@@ -78,6 +81,8 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
         yield from _curves(group.runs[0].folder.name, own)
         for run in group.runs:
             yield run.folder.name, partial(operator_drawing, run)
+            yield run.folder.name, partial(times_drawing, run)
+            yield run.folder.name, partial(collective_drawing, run)
             yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:
         for number, there in enumerate(groups_of_study(study.runs)):

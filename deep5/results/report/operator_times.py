@@ -9,7 +9,7 @@ from deep5.results.charts.operator_study import study_chart
 from deep5.results.charts.operators import common_sizes, violin_chart
 from deep5.results.markup import Markup, named
 from deep5.results.reading import NotThere, read_object
-from deep5.results.report.charts import Drawing, check_size
+from deep5.results.report.chart_parts import Drawing, check_size
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 from deep5.results.standing import standing

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from deep5.results.markup import Markup, element
-from deep5.results.report.charts import Drawing
+from deep5.results.report.chart_parts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.tables import table
 from deep5.results.result import Result

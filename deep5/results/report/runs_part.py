@@ -10,6 +10,8 @@ from typing import Any
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, clean, element, named
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
+from deep5.results.report.code_times import times_drawing, times_tables
+from deep5.results.report.collective_times import collective_drawing, collective_table
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
@@ -149,12 +151,16 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
             class_="charts",
         ),
         [guarded("times of operators", partial(_operators, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("times of rounds", partial(_code, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("times of collectives", partial(_collectives, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("a breakdown of time", partial(_breakdown, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("the ranks", partial(ranks_part, run)) for run in group.runs[:_ALONE]],
         element("h3", "Environment"),
         [guarded("the machine", partial(_machine, run)) for run in group.runs[:_ALONE]],
         element(
-            "p", f"Operators, breakdowns, ranks and machines are of the first {_ALONE} of these runs.", class_="quiet"
+            "p",
+            f"Operators, rounds, collectives, breakdowns, ranks and machines are of the first {_ALONE} of these runs.",
+            class_="quiet",
         )
         if len(group.runs) > _ALONE
         else None,
@@ -169,6 +175,22 @@ def _operators(run: Result, pen: Pen) -> Markup | None:
         return None
     return element(
         "div", element("h3", "Operators of ", named(run.folder.name)), pen.figure(operator_drawing(run)), numbers
+    )
+
+
+def _code(run: Result, pen: Pen) -> Markup | None:
+    numbers = times_tables(run)
+    if not numbers:
+        return None
+    return element("div", element("h3", "Rounds of ", named(run.folder.name)), pen.figure(times_drawing(run)), numbers)
+
+
+def _collectives(run: Result, pen: Pen) -> Markup | None:
+    numbers = collective_table(run)
+    if numbers is None:
+        return None
+    return element(
+        "div", element("h3", "Collectives of ", named(run.folder.name)), pen.figure(collective_drawing(run)), numbers
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from deep5.core.errors import UsageError
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, element, named
-from deep5.results.report.charts import Drawing
+from deep5.results.report.chart_parts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen

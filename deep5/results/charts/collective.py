@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deep5.bench.collective.summary import CollectiveSummary
 from deep5.core.charts import WIDTH, altair, by_name, line_styles, logarithmic, same_axis, stacked
 from deep5.core.errors import UsageError
 from deep5.core.quantities import size
 
-__all__ = ["collective_chart"]
+__all__ = ["collective_chart", "collective_title"]
 
 _HEIGHT, _RATE_HEIGHT = 240, 160
 
 
-def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
+def collective_title(document: Mapping[str, Any]) -> str:
+    """What was measured, how its ranks were started, and on which processor.
+
+    Args:
+        document: The content of collective.json.
+
+    >>> plan = {"op": "sum", "dtype": "float32"}
+    >>> collective_title({"plan": plan, "launcher": "threads", "system": {"cpu": {"model": None}}})
+    'all-reduce, sum of float32, threads'
+    """
+    plan, model = document["plan"], document["system"]["cpu"]["model"]
+    parts = ["all-reduce", f"{plan['op']} of {plan['dtype']}", document["launcher"], model]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def collective_chart(rows: Sequence[Mapping[str, Any]], ranks: int, title: str = "") -> Any:
     """Median times as lines with points and their intervals, modeled times dashed; below, both bandwidths.
 
     Args:
-        summary: Result of `summarise_collectives`.
+        rows: From collective.json.
+        ranks: Number of ranks.
         title: Title of the chart.
 
     Raises:
@@ -26,22 +42,22 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
         UsageError: There are no rows.
     """
     alt = altair()
-    if not summary.rows:
+    if not rows:
         raise UsageError("no times to draw; allowed: at least one")
-    names = list(dict.fromkeys(row.algorithm for row in summary.rows))
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
     color = by_name(alt.Color, "algorithm:N", line_styles(names)[0], title=None)
     values: list[dict[str, Any]] = [
         {
-            "algorithm": row.algorithm,
-            "bytes": row.size_bytes,
-            "s": row.median_s,
-            "low": row.median_s if row.low_s is None else row.low_s,
-            "high": row.median_s if row.high_s is None else row.high_s,
-            "model": row.modelled_s,
-            "algorithm bandwidth": row.algorithm_gbyte_s,
-            "bus bandwidth": row.bus_gbyte_s,
+            "algorithm": row["algorithm"],
+            "bytes": row["size_bytes"],
+            "s": row["median_s"],
+            "low": row["median_s"] if row["low_s"] is None else row["low_s"],
+            "high": row["median_s"] if row["high_s"] is None else row["high_s"],
+            "model": row["modelled_s"],
+            "algorithm bandwidth": row["algorithm_gbyte_s"],
+            "bus bandwidth": row["bus_gbyte_s"],
         }
-        for row in summary.rows
+        for row in rows
     ]
     data = alt.Chart(alt.Data(values=values))
     modelled = alt.Chart(alt.Data(values=[value for value in values if value["model"]]))
@@ -55,12 +71,12 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     ).properties(
         width=WIDTH,
         height=_HEIGHT,
-        title=f"{summary.ranks} ranks; line: median of the slowest rank with its interval; dashed: model",
+        title=f"{ranks} ranks; line: median of the slowest rank with its interval; dashed: model",
     )
     rates = []
     for name in ("algorithm bandwidth", "bus bandwidth"):
         rate = logarithmic(
-            alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", None, _RATE_HEIGHT
+            alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", "{:.3g}".format, _RATE_HEIGHT
         )
         drawn = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=color)
         rates.append(drawn.properties(width=WIDTH, height=_RATE_HEIGHT))
