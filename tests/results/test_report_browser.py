@@ -56,6 +56,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     cases.hostile(results)
     cases.run(results)
     cases.study(results)
+    cases.timed(results)
+    cases.collective(results)
     (results / "damaged").mkdir()
     (results / "damaged" / "result.json").write_text(cases.HOSTILE)
     file = out / "report.html"
@@ -110,7 +112,7 @@ def test_pictures_are_drawn_and_the_page_is_no_wider_than_the_screen(
         "var box = svg.getBoundingClientRect();"
         "return [box.width, box.height, svg.querySelectorAll('path,line,text').length]; })"
     )
-    assert len(boxes) >= 12
+    assert len(boxes) >= 14
     assert all(width > 200 and height > 50 and marks > 5 for width, height, marks in boxes)
     assert chromium.execute_script("return document.documentElement.scrollWidth") <= size[0]
     wide = chromium.execute_script(

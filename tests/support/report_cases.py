@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +20,9 @@ from deep5.results.comparison_summary import results_of, verdicts_of
 from deep5.results.comparison_warnings import warnings_of
 from deep5.results.folder import ResultFolder
 from deep5.results.kind import COMPARISON
+from deep5.results.ranks_file import rank_samples
 from deep5.results.round_samples import RoundSample, round_samples_text
-from deep5.results.samples_file import sample_rows
+from deep5.results.samples_file import sample_rows, samples_text
 from deep5.results.schema import blank_document, metric_row
 from deep5.results.validation import check_document, encode
 
@@ -223,6 +224,96 @@ def run(
     made.write_file("time_breakdown.csv", "part,seconds,percent,how\nsteps,2.0,66.7,measured\ndata,1.0,33.3,measured\n")
     reasons = [] if ended == "success" else [f"it {ended}"]
     made.write_result({**told, "status": ended, "reasons": reasons, "finished": "2026-01-01T00:00:05Z"})
+    made.close()
+    return made.path
+
+
+TIMED = {"candidate": "mine:fast", "baseline": "mine:plain", "steps": 5, "rounds": 8}
+"""The fixed part of a recipe that times code."""
+
+
+def timed(
+    out: Path,
+    name: str = "timed",
+    times: Mapping[str, Sequence[float]] | None = None,
+    others: Sequence[Mapping[str, Sequence[float]]] = (),
+    ended: str = "success",
+    fixed: Mapping[str, Any] = MappingProxyType(TIMED),
+    **recipe: Any,
+) -> Path:
+    """A folder of a run that timed code, valid.
+
+    Args:
+        out: Folder above it.
+        name: Name of the folder.
+        times: Seconds of every round of the first rank, by side; None: eight rounds, the candidate twice as fast.
+        others: The same of the other ranks.
+        ended: Its status.
+        fixed: The recipe's fixed part.
+        recipe: Changes of the recipe.
+    """
+    draw = np.random.default_rng(0)
+    if times is None:
+        middles = {"candidate": 1e-3, "baseline": 2e-3, "baseline_again": 2e-3}
+        times = {side: (middle * draw.lognormal(0, 0.05, 8)).tolist() for side, middle in middles.items()}
+    ranks = 1 + len(others)
+    document = blank_document(
+        recipe={**RECIPE, "fixed": dict(fixed), **recipe}, level=2 if ranks == 1 else 3, system=SYSTEM,
+        software=SOFTWARE, metrics=[metric_row(d5.Slowdown(), None, value=0.5, samples=0)], seeds={"run": 0},
+        measurement={"loops": 5}, ranks=ranks, started="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    made = ResultFolder.create(out, name, document)
+    told = json.loads((made.path / "result.json").read_text("utf-8"))
+    for rank, own in enumerate((times, *others)):
+        rows = [row for side, values in own.items() for row in sample_rows(f"{side}_time", "s", map(Sample, values))]
+        if rank:
+            made.write_file(rank_samples(rank), samples_text(rows))
+        else:
+            made.write_samples(rows)
+    reasons = [] if ended == "success" else [f"it {ended}"]
+    made.write_result({**told, "status": ended, "reasons": reasons, "finished": "2026-01-01T00:00:05Z"})
+    made.close()
+    return made.path
+
+
+def collective(
+    out: Path,
+    name: str = "collective",
+    algorithms: Sequence[str] = ("ring", "pipeline", "library"),
+    sizes: Sequence[int] = (4, 1024, 65536),
+    **recipe: Any,
+) -> Path:
+    """A folder of a run of collectives, valid.
+
+    Args:
+        out: Folder above it.
+        name: Name of the folder.
+        algorithms: Their names; the library has no model.
+        sizes: Buffer sizes in bytes.
+        recipe: Changes of the recipe.
+    """
+    fixed = {"collective": "all_reduce", "algorithms": list(algorithms), "sizes": list(sizes)}
+    document = blank_document(
+        recipe={**RECIPE, "fixed": fixed, **recipe}, level=3, system=SYSTEM, software=SOFTWARE,
+        metrics=[metric_row(d5.RightResults(), None, value=100.0, samples=0)], seeds={"run": 0}, ranks=2,
+        started="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    made = ResultFolder.create(out, name, document)
+    told = json.loads((made.path / "result.json").read_text("utf-8"))
+    rows = []
+    for size in sizes:
+        for place, algorithm in enumerate(algorithms):
+            middle = 1e-5 * (1 + place) * (1 + size / 1000)
+            model = None if algorithm == "library" else middle / 2
+            rows.append(
+                {"algorithm": algorithm, "size_bytes": size, "rounds": 6, "median_s": middle, "low_s": 0.9 * middle,
+                 "high_s": 1.2 * middle, "algorithm_gbyte_s": size / middle / 1e9, "bus_gbyte_s": size / middle / 1e9,
+                 "modelled_s": model, "measured_over_modelled": None if model is None else 2.0}
+            )  # fmt: skip
+    plan = {"op": "sum", "dtype": "float32"}
+    content = {"version": 1, "plan": plan, "launcher": "threads", "system": SYSTEM, "rows": rows}
+    made.write_file("collective.json", json.dumps(content))
+    made.write_result({**told, "status": "success", "finished": "2026-01-01T00:00:05Z"})
     made.close()
     return made.path
 
