@@ -37,6 +37,7 @@ from deep5.results.mllog import read_mllog
 from deep5.results.result import load
 from deep5.results.round_samples import read_round_samples, round_samples_text
 from deep5.results.samples_file import SampleRow, samples_text
+from deep5.results.timed_rounds import SIDES
 from deep5.run.execute import execute
 from quick_peaks import quick_peaks
 
@@ -147,6 +148,14 @@ def test_timed_code_is_read_by_pytest_benchmark(code: Path, tmp_path: Path) -> N
     names = {f"overhead_trainer[{name}]" for name in ("candidate", "baseline", "baseline_again")}
     assert set(map(bare, benchmarks(path))) == names
     assert {bare(own["name"]) for own in document["benchmarks"]} == names
+
+
+def test_exported_times_of_ranks_are_those_of_the_slowest(tmp_path: Path) -> None:
+    first = {side: [1.0, 4.0, 2.0] for side in SIDES}
+    second = {side: [3.0, 2.0, 2.0] for side in SIDES}
+    folder = cases.timed(tmp_path, times=first, others=[second])
+    document, _ = exported(folder, tmp_path)
+    assert [own["stats"]["data"] for own in document["benchmarks"]] == [[3.0, 4.0, 2.0]] * 3
 
 
 def test_fields_are_those_that_pytest_benchmark_itself_writes(code: Path, tmp_path: Path) -> None:
@@ -286,8 +295,8 @@ def test_what_has_no_times_is_refused(training: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_a_sample_that_is_no_time_is_refused(value: float, code: Path, tmp_path: Path) -> None:
     shutil.copytree(code, tmp_path / "a")
-    row = SampleRow(metric="candidate_time", index=0, value=value, unit="s")
-    (tmp_path / "a" / "samples.csv").write_text(samples_text([row]))
+    rows = [SampleRow(metric=f"{side}_time", index=0, value=value, unit="s") for side in SIDES]
+    (tmp_path / "a" / "samples.csv").write_text(samples_text(rows))
     with pytest.raises(UsageError, match="is not a time; allowed: seconds"):
         export([tmp_path / "a"], "pytest-benchmark", tmp_path / "out.json")
 

@@ -20,7 +20,9 @@ from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND, RUN_KIND
 from deep5.results.long_form import sample_records
 from deep5.results.reading import read_object
+from deep5.results.result import Result
 from deep5.results.stored import printable
+from deep5.results.timed_rounds import timed_rounds
 
 __all__ = ["Benchmarks", "benchmark_entry", "benchmarks_file", "benchmarks_of", "commit_of", "machine_of"]
 
@@ -29,7 +31,6 @@ VERSION = "5.2.3"
 
 _OPERATORS = "operators.json"
 _WHO = frozenset({"framework", "frameworks", "seed"})
-_CODE = ("candidate_time", "baseline_time", "baseline_again_time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,13 +240,9 @@ def _of_operators(source: Source) -> _Series:
 
 
 def _of_code(source: Source) -> _Series:
-    series: dict[str, list[float]] = {}
-    for record in sample_records(source.folder, RUN_KIND):
-        if record["metric"] in _CODE:
-            series.setdefault(record["metric"], []).append(record["value"])
     steps = source.document["measurement"]["loops"]
-    for name, times in series.items():
-        yield str(source.about.recipe), name.removesuffix("_time"), times, 1, {"steps_a_call": steps}
+    for side, times in timed_rounds(Result(folder=source.folder, document=source.document)).items():
+        yield str(source.about.recipe), side, times, 1, {"steps_a_call": steps}
 
 
 def _same(numbers: Sequence[int]) -> int:
