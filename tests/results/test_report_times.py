@@ -142,7 +142,7 @@ def test_of_very_many_rounds_some_are_drawn_with_the_extremes(tmp_path: Path) ->
     times = rounds(5_000)
     times["candidate"][1234], times["candidate"][4321] = 5e-4, 9e-1
     drawing = drawn(cases.timed(tmp_path, times=times))
-    assert "300 of 5000 rounds are drawn, with the fastest and the slowest" in drawing.about
+    assert "Of 5000 rounds, at most 300 are drawn, with the fastest and the slowest" in drawing.about
     rows = values_in(themed(drawing.chart)["vconcat"][0])
     own = [row["value"] for row in rows if row.get("name") == "candidate" and "value" in row]
     assert len(own) <= 300

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deep5.core import quantities
 from deep5.core.charts import PALETTE, altair, logarithmic, same_axis
 from deep5.core.errors import TooFewSamples, UsageError
 from deep5.core.terminal import counted
@@ -138,8 +139,9 @@ def _panel(alt: Any, series: Sequence[_Series], title: str, *, ratio: bool) -> A
         | ({} if each.interval is None else {"low": each.interval.low, "high": each.interval.high})
         for each in series
     ]
-    ends = [point["value"] for point in points] + ([0.97, 1.03] if ratio else [])
-    x = logarithmic(alt, alt.X, "value:Q", spread(ends), title, *([None] if ratio else []))
+    ends = [each.values[place] for each in series for place in _drawn(each.values)]
+    shown, around = (None, [0.97, 1.03]) if ratio else (quantities.seconds, [])
+    x = logarithmic(alt, alt.X, "value:Q", spread([*ends, *around]), title, shown)
     y = rows_axis(alt, [each.name for each in series])
     within_row = alt.YOffset("round:Q", scale=alt.Scale(nice=False, zero=False, padding=6))
     data = alt.Chart(alt.Data(values=medians))
@@ -173,19 +175,15 @@ def _about(run: Result, times: _Times, rounds: int) -> str:
         f"Candidate: {candidate}; baseline, and again a second instance of it: {baseline}",
         f"Points are times of {counted(rounds, 'round')}{ranks}, from the first at the top of a row to the last",
     ]
-    if times.seconds[0].interval is None:
+    if (interval := times.seconds[0].interval) is None:
         said.append("Lines are medians, without intervals: there are fewer than six rounds")
     else:
-        said.append(f"Lines are medians, and gray bands their {100 * _confidence(times):g} % intervals")
+        said.append(f"Lines are medians, and gray bands their {100 * interval.confidence:g} % intervals")
     ours, noise = map(_ratio, times.ratios)
     said.append(f"Ratio to the baseline of the same round: candidate {ours}; baseline again (A/A) {noise}")
     if rounds > _POINTS:
-        said.append(f"{_POINTS} of {rounds} rounds are drawn, with the fastest and the slowest")
+        said.append(f"Of {rounds} rounds, at most {_POINTS} are drawn, with the fastest and the slowest")
     return ". ".join(said) + "."
-
-
-def _confidence(times: _Times) -> float:
-    return next(each.interval.confidence for each in times.seconds if each.interval is not None)
 
 
 def _ratio(each: _Series) -> str:
@@ -197,5 +195,6 @@ def _components(run: Result) -> tuple[str, str, str]:
     """The names of what was timed, by side."""
     recipe = run.document["recipe"]
     parts = {**recipe["mutable"], **recipe["fixed"]}
-    candidate, baseline = (" ".join(clean(str(parts[key])).split())[:_NAME] for key in ("candidate", "baseline"))
+    wholes = (" ".join(clean(str(parts[key])).split()) for key in ("candidate", "baseline"))
+    candidate, baseline = (whole if len(whole) <= _NAME else f"{whole[: _NAME - 1]}…" for whole in wholes)
     return candidate, baseline, baseline
