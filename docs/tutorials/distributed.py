@@ -29,7 +29,14 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
-    axis = {"labelColor": GRAY, "titleColor": GRAY, "domainColor": GRAY, "tickColor": GRAY, "gridOpacity": 0.25}
+    axis = {
+        "labelColor": GRAY,
+        "titleColor": GRAY,
+        "domainColor": GRAY,
+        "tickColor": GRAY,
+        "gridColor": GRAY,
+        "gridOpacity": 0.25,
+    }
     words = {"labelColor": GRAY, "titleColor": GRAY, "orient": "bottom", "columns": 1, "labelLimit": 300}
     marks = {"background": None, "view": {"stroke": None}, "title": {"color": GRAY}, "range": {"category": COLORS}}
     return {"config": {**marks, "axis": axis, "legend": words, "header": words}}
@@ -306,7 +313,7 @@ KINDS = {"all-reduce": "exact", "our scheme": "exact", "asynchronous": "asynchro
 runs["kind"] = runs["variant"].map(lambda variant: KINDS.get(variant, "compressed"))
 
 variant = alt.Y("variant:N", sort=list(VARIANTS), title=None)
-color = alt.Color("kind:N", sort=["exact", "asynchronous", "compressed"], title="Gradients")
+color = alt.Color("kind:N", title="Gradients").scale(domain=["exact", "asynchronous", "compressed"])
 base = alt.Chart(runs).mark_point(filled=True, size=60).properties(width=210, height=190)
 accuracy = base.encode(x=alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False), y=variant, color=color)
 sent = base.encode(
