@@ -264,7 +264,7 @@ band + ends + middle
 def deep5(arguments):
     """Run the command `deep5` with this notebook's Python; its output, and its exit status."""
     command = [sys.executable, "-m", "deep5", *shlex.split(arguments)]
-    plain = {**os.environ, "NO_COLOR": "1"}
+    plain = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=plain)
     if done.returncode > 1:
         raise RuntimeError(done.stderr)

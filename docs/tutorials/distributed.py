@@ -206,11 +206,11 @@ def deep5(arguments):
     """Run the command `deep5` with this notebook's Python, print its table, and return the folder of its result."""
     before = set(Path("results").glob("*"))
     command = [sys.executable, "-m", "deep5", *shlex.split(arguments)]
-    plain = {**os.environ, "NO_COLOR": "1"}
+    plain = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=plain)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    print(done.stdout.replace(f"{Path.cwd()}/", ""))
+    print(done.stdout.replace(f"{Path.cwd()}/", "").strip())
     (folder,) = set(Path("results").glob("*")) - before
     return folder
 
