@@ -135,7 +135,7 @@ def _of_dtype(framework: Framework, probe: GraphExecutor, dtype: str, main: bool
     yield ExecutorCheck(f"training, {dtype}", partial(_unchanged, suite, "check_training", rules))
     sizes = batch_sizes(probe, seed) if main else (1, 64, LARGE)
     yield ExecutorCheck(f"batch sizes, {dtype}", lambda: check_sizes(framework, pair(), sizes, seed))
-    yield ExecutorCheck(f"zeros, ties, NaN and infinities, {dtype}", partial(check_values, framework, dtype, seed))
+    yield ExecutorCheck(f"zeros, ties, large and small values, {dtype}", partial(check_values, framework, dtype, seed))
     yield ExecutorCheck(f"repeated calls, errors and threads, {dtype}", lambda: check_conduct(framework, pair(), seed))
     steps = SIZES[:-1] if main else SIZES[:1]
     yield ExecutorCheck(f"steps, whole, in halves and resumed, {dtype}", lambda: check_steps(pair(), steps, seed))
