@@ -86,6 +86,14 @@ def cells(out: str, name: str) -> list[str]:
     return line.split()
 
 
+def test_the_styles_of_a_graph_are_only_its_own() -> None:
+    root = drawn(lenet())
+    assert root.get("class") == "deep5-graph"
+    rules = root.findtext(f"{SVG}style", "").splitlines()
+    assert rules
+    assert all(rule.startswith(".deep5-graph ") for rule in rules), "a page that contains the picture takes its styles"
+
+
 def test_the_table_has_the_numbers_of_the_analysis(deep5: Command, tmp_path: Path) -> None:
     answer = deep5("show", "network", "lenet", "--batch", "2")
     assert (answer.status, answer.err) == (0, "")

@@ -35,7 +35,7 @@ _KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "convolution": ("#d6e6f5", "#3b6ea5", ("Conv", "ConvTranspose", "ConvInteger", "DeformConv", "QLinearConv")),
     "product": ("#fde3cd", "#c8702a", ("Einsum", "Gemm", "MatMul", "MatMulInteger", "Attention")),
     "recurrent": ("#f0dfd3", "#8c564b", ("GRU", "LSTM", "RNN")),
-    "normalisation": (
+    "normalization": (
         "#d5efec", "#2f8f83",
         ("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN", "LayerNormalization",
          "LpNormalization", "MeanVarianceNormalization", "RMSNormalization"),
@@ -63,12 +63,25 @@ _OTHER = "another operator"
 _SHADES = ((255, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65), (255, 0.22))
 _FED, _GIVEN = "input", "output"
 
-_STYLE = """\
-text{font-family:"DejaVu Sans",Verdana,Arial,sans-serif;text-anchor:middle;fill:#1c1c1c}
-.op{font-size:12px;font-weight:bold}.shape{font-size:11px;fill:#444}.legend{font-size:11px;text-anchor:start}
-.title{font-size:14px;font-weight:bold;text-anchor:start}.note{font-size:11px;text-anchor:start;fill:#444}
-path{fill:none;stroke:#8a8a8a;stroke-width:1.2}.box rect{stroke-width:1.2}.unknown rect{stroke-dasharray:5 3}
-.input rect,.output rect{fill:#fff;stroke:#333}.head{fill:#8a8a8a;stroke:none}"""
+# A picture within a page shares its styles with the page: each rule is for this picture only.
+_SCOPE = "deep5-graph"
+_STYLE = "\n".join(
+    f".{_SCOPE} {selector}{{{rule}}}"
+    for selector, rule in (
+        ("text", 'font-family:"DejaVu Sans",Verdana,Arial,sans-serif;text-anchor:middle;fill:#1c1c1c'),
+        (".op", "font-size:12px;font-weight:bold"),
+        (".shape", "font-size:11px;fill:#444"),
+        (".legend", "font-size:11px;text-anchor:start"),
+        (".title", "font-size:14px;font-weight:bold;text-anchor:start"),
+        (".note", "font-size:11px;text-anchor:start;fill:#444"),
+        ("path", "fill:none;stroke:#8a8a8a;stroke-width:1.2"),
+        (".box rect", "stroke-width:1.2"),
+        (".unknown rect", "stroke-dasharray:5 3"),
+        (".input rect", "fill:#fff;stroke:#333"),
+        (".output rect", "fill:#fff;stroke:#333"),
+        (".head", "fill:#8a8a8a;stroke:none"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +139,7 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     height = drawn.height + top + _MARGIN
     shift = (width - drawn.width) / 2
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{_SCOPE}" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">',
         f"<title>{_safe(shortened(found.name or 'network', _TOOLTIP))}</title>",
         f"<style>{_STYLE}</style>",
