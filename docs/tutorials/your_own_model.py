@@ -19,8 +19,7 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import torch
-import vl_convert
-from IPython.display import Image
+from IPython.display import SVG
 
 import deep5 as d5
 
@@ -106,7 +105,13 @@ FIXED = {
     "dataset_kwargs": {"path": "machines.csv", "target": "fails", "standardize": False},
     "epochs": 20,
 }
-MUTABLE = {"batch_size": 32, "framework": "pytorch", "optimizer": "adam", "optimizer_kwargs": {"lr": 0.01}}
+MUTABLE = {
+    "batch_size": 32,
+    "framework": "pytorch",
+    "threads": 1,  # enough for a small network
+    "optimizer": "adam",
+    "optimizer_kwargs": {"lr": 0.01},
+}
 METRICS = [(d5.TestAccuracy(), ">= 85 %"), (d5.TrainingLoss(), None)]
 
 if __name__ == "__main__":
@@ -192,9 +197,9 @@ alt.Chart(relative, width=480, height=220, title="Training losses compared with 
 
 # %% [markdown]
 # A difference of zero is drawn at 1e-9. The others are rounding: one operation in float32 has an error of up to 6e-8,
-# and a step has some thousands. An error in the export would be larger by orders of magnitude, from the first step.
-# That is evidence and not a proof; `deep5 compare machine_net.py --frameworks pytorch,onnxruntime` proves it before
-# it measures which is faster ([Comparing frameworks honestly](comparing_honestly.md)).
+# and a step has many. An error in the export would be larger by orders of magnitude, from the first step. That is
+# evidence and not a proof; `deep5 compare machine_net.py --frameworks pytorch,onnxruntime` proves it before it
+# measures which is faster ([Comparing frameworks honestly](comparing_honestly.md)).
 #
 # ## 5. Export
 #
@@ -223,15 +228,15 @@ network = d5.Network.from_onnx(file)
 analysis = d5.networks.analyse(network, batch=32)
 layers = pd.DataFrame(
     {
-        "layer": [layer.name for layer in analysis.layers],
+        "layer": [f"{place} {layer.op_type}" for place, layer in enumerate(analysis.layers, 1)],
         "operator": [layer.op_type for layer in analysis.layers],
         "operations": [layer.arithmetic.flops for layer in analysis.layers],
     }
 )
 print(f"{analysis.parameters} parameters, {analysis.flops} operations for 32 rows")
 alt.Chart(layers, width=360, height=190, title="Operations of a forward pass with 32 rows").mark_bar().encode(
-    x=alt.X("operations:Q", title="Floating-point operations (1)").axis(tickCount=5),
-    y=alt.Y("layer:N", title=None, sort=list(layers["layer"])).axis(labelLimit=180),
+    x=alt.X("operations:Q", title="Floating-point operations (1)").axis(format="~s"),
+    y=alt.Y("layer:N", title=None, sort=list(layers["layer"])),
     color=alt.Color("operator:N", title="Operator").legend(None),
 )
 
@@ -242,7 +247,7 @@ alt.Chart(layers, width=360, height=190, title="Operations of a forward pass wit
 # %%
 command = [sys.executable, "-m", "deep5", "show", "network", str(file), "--batch", "32", "-o", "pictures"]
 subprocess.run(command, check=True, capture_output=True)
-Image(vl_convert.svg_to_png(Path("pictures/network.svg").read_text("utf-8"), scale=1))
+SVG("pictures/network.svg")
 
 # %% [markdown]
 # ## 7. A loop that you already have
@@ -251,9 +256,10 @@ Image(vl_convert.svg_to_png(Path("pictures/network.svg").read_text("utf-8"), sca
 # accuracies, and it writes the same result folder, with goals and a verdict.
 
 # %%
-torch.manual_seed(0)
 from machine_net import Net
 
+torch.set_num_threads(1)
+torch.manual_seed(0)
 net = Net()
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 train, test = (split.batch(np.arange(len(split))) for split in (data.train, data.test))
