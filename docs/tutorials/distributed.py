@@ -29,17 +29,18 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
-    axis = {
-        "labelColor": GRAY,
-        "titleColor": GRAY,
-        "domainColor": GRAY,
-        "tickColor": GRAY,
-        "gridColor": GRAY,
-        "gridOpacity": 0.25,
+    words = {"labelColor": GRAY, "titleColor": GRAY}
+    return {
+        "config": {
+            "background": None,
+            "font": "DejaVu Sans, Verdana, Arial, sans-serif",
+            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
+            "range": {"category": COLORS},
+            "title": {"color": GRAY},
+            "view": {"stroke": None},
+        }
     }
-    words = {"labelColor": GRAY, "titleColor": GRAY, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    marks = {"background": None, "view": {"stroke": None}, "title": {"color": GRAY}, "range": {"category": COLORS}}
-    return {"config": {**marks, "axis": axis, "legend": words, "header": words}}
 
 
 # %% [markdown]

@@ -31,11 +31,18 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
-    line = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
     words = {"labelColor": GRAY, "titleColor": GRAY}
-    legend = {**words, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    marks = {"background": None, "view": {"stroke": None}, "title": {"color": GRAY}, "range": {"category": COLORS}}
-    return {"config": {**marks, "axis": {**words, **line}, "legend": legend}}
+    return {
+        "config": {
+            "background": None,
+            "font": "DejaVu Sans, Verdana, Arial, sans-serif",
+            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
+            "range": {"category": COLORS},
+            "title": {"color": GRAY},
+            "view": {"stroke": None},
+        }
+    }
 
 
 # %% [markdown]
