@@ -155,9 +155,9 @@ allowed + errors
 #
 # ## 3. The noise floor
 #
-# Two processes that run the same code do not take the same time. The calibration ran three small workloads in 32
-# fresh processes. The floor is the ratio that identical code reaches on this machine; a smaller difference between
-# candidates means nothing.
+# Two processes that run the same code do not take the same time. Comparing them is an A/A test. The calibration ran
+# three small workloads in 32 fresh processes. The floor is the ratio that identical code reaches on this machine; a
+# smaller difference between candidates means nothing.
 
 # %%
 calibration = comparison.document["calibration"]
@@ -301,7 +301,7 @@ print("\n".join(line for line in output.splitlines() if not line.startswith("not
 #
 # ## 6. What you may publish
 #
-# From a comparison like this one, with `--rigorous` on a quiet machine:
+# From a comparison like this one, with `--rigorous` on a quiet machine, you may write for example:
 #
 # - "On this machine, with these versions and one thread, a training step of LeNet in `A` takes 0.87 (0.85 to 0.88) of
 #   the time in `B`." Name both candidates, the machine, the versions, the threads and the interval. All are in the

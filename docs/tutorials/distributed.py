@@ -161,27 +161,27 @@ def trajectory(ranks, scheme):
 
 d5.framework("reference").set_threads(1)  # the ranks share the cores
 one = trajectory(1, schemes.ConsistentDecentralized)
+labels = ["ConsistentDecentralized, 2 ranks", "ConsistentDecentralized, 3 ranks", "LocalSGD every 4 steps, 2 ranks"]
+others = [
+    trajectory(2, schemes.ConsistentDecentralized),
+    trajectory(3, schemes.ConsistentDecentralized),
+    trajectory(2, lambda: d5.LocalSGD(every=4)),
+]
+
 rows = []
-for label, ranks, scheme in (
-    ("ConsistentDecentralized, 2 ranks", 2, schemes.ConsistentDecentralized),
-    ("ConsistentDecentralized, 3 ranks", 3, schemes.ConsistentDecentralized),
-    ("LocalSGD every 4 steps, 2 ranks", 2, lambda: d5.LocalSGD(every=4)),
-):
-    for step, (weights, expected) in enumerate(zip(trajectory(ranks, scheme), one, strict=True)):
+for label, other in zip(labels, others, strict=True):
+    for step, (weights, expected) in enumerate(zip(other, one, strict=True), 1):
         difference = np.linalg.norm(weights - expected) / np.linalg.norm(expected)
-        rows.append({"scheme": label, "step": step + 1, "difference": max(difference, 1e-18)})
+        rows.append({"scheme": label, "step": step, "difference": max(difference, 1e-18)})
 differences = pd.DataFrame(rows)
 
-alt.Chart(differences, title="How far the parameters are from those of one rank", width=480, height=240).mark_line(
-    point=True
-).encode(
+base = alt.Chart(differences, title="How far the parameters are from those of one rank", width=480, height=240).encode(
     x=alt.X("step:Q", title="Step"),
-    y=alt.Y("difference:Q", title="Relative difference (1)", scale=alt.Scale(type="log")).axis(
-        format=".0e", tickCount=6
-    ),
-    color=alt.Color("scheme:N", title="Scheme"),
-    shape=alt.Shape("scheme:N", title="Scheme"),
+    y=alt.Y("difference:Q", title="Relative difference (1)").scale(type="log").axis(format=".0e", tickCount=6),
+    color=alt.Color("scheme:N", title="Scheme").scale(domain=labels),
 )
+shape = alt.Shape("scheme:N", title="Scheme").scale(domain=labels)
+base.mark_line() + base.mark_point(filled=True, size=40, opacity=1).encode(shape=shape)
 
 # %% [markdown]
 # The lower two curves stay near the precision of float64, about 1e-16: two and three ranks compute the function that
@@ -327,8 +327,9 @@ alt.hconcat(accuracy, sent, title="Accuracy after four epochs, and bytes; one po
 # %% [markdown]
 # Look at three things:
 #
-# - **Bytes** are exact: they follow from the number of parameters, the compression and the steps, and are the same on
-#   any machine.
+# - **Bytes** are counted and not estimated. They follow from the number of parameters, the compression and the steps,
+#   and are the same on any machine; only for the asynchronous scheme do they depend on the order in which ranks
+#   arrive.
 # - **Accuracy** has a range over the seeds. Variants whose ranges overlap are not shown to differ. All-reduce and our
 #   scheme are the same function up to rounding in float32. After four epochs the strongest compressions may still be
 #   catching up: the next question is how many steps each needs, which a [study](../how_to/distributed.md#studies)
@@ -342,7 +343,7 @@ alt.hconcat(accuracy, sent, title="Accuracy after four epochs, and bytes; one po
 # | Is the scheme right? | yes: `check_scheme`, and N ranks against one | yes | yes |
 # | How many bytes does it send? | yes, exactly | yes | yes |
 # | How many steps does a training need? | yes | yes | yes |
-# | How stale are gradients? | of these threads | of these cores | yes |
+# | How stale are gradients? | for these threads only | for these cores only | yes |
 # | How fast is it? | no: one interpreter | two ranks at most, one thread each | yes |
 # | Does compression save time? | no: memory is fast | no: memory is fast | yes |
 #
