@@ -295,9 +295,9 @@ print("\n".join(line for line in output.splitlines() if not line.startswith("not
 
 # %% [markdown]
 # Each finding names the broken rule. The medians do not follow from the samples, and the verdict does not follow from
-# the medians. To pass, one would have to invent a consistent set of raw samples, processes, clock readings and
-# hashes. The audit cannot detect that, and says so; [a signature](../how_to/results.md#signatures) shows whether a
-# folder was changed later.
+# the rounds. To pass, one would have to invent a consistent set of raw samples, processes, clock readings and hashes.
+# The audit cannot detect that, and says so; [a signature](../how_to/results.md#signatures) shows whether a folder was
+# changed later.
 #
 # ## 6. What you may publish
 #
