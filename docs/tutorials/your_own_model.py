@@ -152,7 +152,7 @@ deep5("run machine_net.py")
 # your code. The confusion matrix shows which class is missed.
 
 # %%
-(trained,) = Path("results").glob("machine_net-*")
+trained = max(Path("results").glob("machine_net-*"))  # the newest
 deep5(f"evaluate {trained} --recipe machine_net.py")
 
 # %% [markdown]
