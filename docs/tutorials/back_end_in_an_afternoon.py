@@ -28,11 +28,12 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
     words = {"labelColor": GRAY, "titleColor": GRAY}
+    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
     return {
         "config": {
             "background": None,
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
@@ -138,7 +139,11 @@ class Tidy(evaluator.Evaluator):
 
     def compile(self, model, *, threads):
         run = super().compile(model, threads=threads)
-        return lambda inputs: [np.nan_to_num(x) if np.asarray(x).dtype.kind == "f" else x for x in run(inputs)]
+
+        def finite(x):
+            return np.nan_to_num(x) if np.asarray(x).dtype.kind == "f" else x
+
+        return lambda inputs: [finite(x) for x in run(inputs)]
 
 
 class Hasty(evaluator.Evaluator):
@@ -166,9 +171,8 @@ checks.groupby("engine", sort=False)["verdict"].value_counts().unstack(fill_valu
 
 # %%
 names, words = [engine.split(":")[1] for engine in engines], ["passed", "FAILED"]
-alt.Chart(checks, width=alt.Step(70), height=alt.Step(17), title="The conformance suite").mark_point(
-    filled=True, size=90, opacity=1
-).encode(
+chart = alt.Chart(checks, width=alt.Step(70), height=alt.Step(17), title="The conformance suite")
+chart.mark_point(filled=True, size=90, opacity=1).encode(
     x=alt.X("engine:N", title="Engine", sort=names).axis(labelAngle=0),
     y=alt.Y("check:N", title=None, sort=list(checks["check"].unique())).axis(labelLimit=330),
     color=alt.Color("verdict:N", title="Verdict").scale(domain=words),
@@ -201,13 +205,16 @@ def affine(*, dtype="float32", seed=0):
     """Softmax regression on images of 28 x 28 pixels."""
     build = d5.NetworkBuilder("affine", dtype=dtype, seed=seed)
     x, label = build.input("input", ("N", 1, 28, 28)), build.input("label", ("N",), "int64")
-    weight, bias = build.parameter("weight", (10, 784)), build.parameter("bias", (10,), d5.networks.zeros)
+    weight = build.parameter("weight", (10, 784))
+    bias = build.parameter("bias", (10,), d5.networks.zeros)
     logits = build.op("Gemm", build.op("Flatten", x), weight, bias, transB=1)
-    return build.network({"logits": logits, "loss": build.op("SoftmaxCrossEntropyLoss", logits, label)})
+    loss = build.op("SoftmaxCrossEntropyLoss", logits, label)
+    return build.network({"logits": logits, "loss": loss})
 
 
 FIXED = {"model": affine, "dataset": "digits", "epochs": 5}
-MUTABLE = {"batch_size": 64, "framework": evaluator.Evaluator, "optimizer": "adam", "optimizer_kwargs": {"lr": 0.003}}
+ADAM = {"batch_size": 64, "optimizer": "adam", "optimizer_kwargs": {"lr": 0.003}}
+MUTABLE = {"framework": evaluator.Evaluator, **ADAM}
 METRICS = [(d5.TestAccuracy(), ">= 85 %"), (d5.TrainingLoss(), None)]
 
 result = d5.run_recipe(FIXED, MUTABLE, METRICS, quiet=True)
@@ -234,7 +241,8 @@ proof = d5.prove_same_trajectory(
 assert proof.passed
 table = pd.DataFrame(proof.comparisons)
 table = table[(table["first"] == "evaluator") | (table["second"] == "evaluator")]
-table.style.format("{:.1e}", subset=["difference", "tolerance"]).format("{:.0f}", subset="ulps").hide(axis="index")
+digits = {"difference": "{:.1e}", "tolerance": "{:.1e}", "ulps": "{:.0f}"}
+table.style.format(digits).hide(axis="index")
 
 # %% [markdown]
 # ## 5. Or an executor of two methods
@@ -279,10 +287,11 @@ class HandWritten(d5.GraphExecutor):
 def gradients(executor):
     """The gradients of one batch, by parameter, as NumPy arrays."""
     executor.inference_and_backprop(d5.datasets.digits().train.batch(np.arange(32)))
-    return {name: np.array(d5.to_numpy(gradient)) for name, gradient in executor.gradients().items()}
+    return {name: np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
 
 
-own, expected = gradients(HandWritten(affine())), gradients(d5.framework("reference").executor(affine()))
+own = gradients(HandWritten(affine()))
+expected = gradients(d5.framework("reference").executor(affine()))
 table = pd.DataFrame(
     {
         "largest element": {name: np.abs(own[name]).max() for name in own},
@@ -297,8 +306,7 @@ table
 # it. deep5 derives whole training steps, accumulation, copies, and export from the two methods.
 
 # %%
-MUTABLE = {"batch_size": 64, "executor": HandWritten, "optimizer": "adam", "optimizer_kwargs": {"lr": 0.003}}
-hand_written = d5.run_recipe(FIXED, MUTABLE, METRICS, quiet=True)
+hand_written = d5.run_recipe(FIXED, {"executor": HandWritten, **ADAM}, METRICS, quiet=True)
 pd.Series(
     {
         "evaluator": result.metric("training_loss"),

@@ -31,11 +31,12 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
     words = {"labelColor": GRAY, "titleColor": GRAY}
+    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
     return {
         "config": {
             "background": None,
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
@@ -134,8 +135,9 @@ proof.style.format("{:.1e}")
 order = list(proof.index)
 y = alt.Y("row:N", sort=order, title=None).axis(labelLimit=300)
 base = alt.Chart(rows, width=300, height=240, title="Errors of the proof, and what is allowed")
+x = alt.X("relative:Q", title="Relative error (1)").scale(type="log").axis(format=".0e", tickCount=5)
 errors = base.mark_point(filled=True, size=60).encode(
-    x=alt.X("relative:Q", title="Relative error (1)").scale(type="log").axis(format=".0e", tickCount=5),
+    x=x,
     y=y,
     yOffset=alt.YOffset("candidate:N").scale(domain=names),
     color=alt.Color("candidate:N", title="Candidate").scale(domain=names),
@@ -164,11 +166,14 @@ calibration = comparison.document["calibration"]
 noise = pd.DataFrame(calibration["processes"]).rename_axis("process").reset_index()
 noise = noise.melt("process", var_name="workload", value_name="seconds")
 noise["ratio"] = noise["seconds"] / noise.groupby("workload")["seconds"].transform("median")
-floors = {rounds: max(floor_of(times, rounds) for times in calibration["processes"].values()) for rounds in (2, *LOOKS)}
-pd.DataFrame({"noise floor (ratio)": floors}).rename_axis("processes per candidate").style.format("{:.3f}")
+workloads = calibration["processes"].values()
+floors = {rounds: max(floor_of(times, rounds) for times in workloads) for rounds in (2, *LOOKS)}
+table = pd.DataFrame({"noise floor (ratio)": floors}).rename_axis("processes per candidate")
+table.style.format("{:.3f}")
 
 # %%
-alt.Chart(noise, width=480, height=220, title="The same code in 32 fresh processes").mark_point(filled=True).encode(
+chart = alt.Chart(noise, width=480, height=220, title="The same code in 32 fresh processes")
+chart.mark_point(filled=True).encode(
     x=alt.X("process:Q", title="Process, in order (number)").scale(domain=[0, 32]),
     y=alt.Y("ratio:Q", title="Time / median time (1)").scale(zero=False),
     color=alt.Color("workload:N", title="Workload"),
@@ -188,7 +193,8 @@ alt.Chart(noise, width=480, height=220, title="The same code in 32 fresh process
 # %%
 twin = comparison.verdicts[0]
 assert twin["word"] == "no difference shown"
-pd.Series({key: twin[key] for key in ("candidate", "baseline", "word", "ratio", "rounds")}).to_frame("verdict")
+keys = ("candidate", "baseline", "word", "ratio", "rounds")
+pd.Series({key: twin[key] for key in keys}).to_frame("verdict")
 
 # %% [markdown]
 # "No difference shown" is not "equally fast". It says that these measurements do not separate the two from identical
@@ -211,7 +217,8 @@ def simulated(slower, noise=0.02):
     calibration, baseline, candidate = processes(32), processes(30), processes(30) * (1 + slower)
     first = draw.random(30) < 0.5  # which of the two ran first, by round
     for rounds in LOOKS:
-        verdict = judge(candidate[:rounds], baseline[:rounds], floor_of(calibration, rounds), first[:rounds])
+        floor = floor_of(calibration, rounds)
+        verdict = judge(candidate[:rounds], baseline[:rounds], floor, first[:rounds])
         if verdict.word != "no difference shown":
             break
     return verdict
@@ -235,9 +242,10 @@ table.style.format(precision=3).format("{:.2g}", subset="p").hide(axis="index")
 
 # %%
 y = alt.Y("true difference:N", sort=list(verdicts), title="True difference")
-base = alt.Chart(table, width=400, height=160, title="Simulated verdicts: ratio with its 95 % interval")
 table["below"] = 1 / table["noise floor"]
-band = base.mark_bar(color=GRAY, opacity=0.4, height=24).encode(x="below:Q", x2="noise floor:Q", y=y)
+base = alt.Chart(table, width=400, height=160, title="Simulated verdicts with 95 % intervals")
+band = base.mark_bar(color=GRAY, opacity=0.4, height=24)
+band = band.encode(x="below:Q", x2="noise floor:Q", y=y)
 words = ["no difference shown", "slower"]
 color = alt.Color("verdict:N", title="Verdict").scale(domain=words)
 ends = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", y=y, color=color)

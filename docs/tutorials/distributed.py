@@ -30,11 +30,12 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
     words = {"labelColor": GRAY, "titleColor": GRAY}
+    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
     return {
         "config": {
             "background": None,
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
@@ -153,7 +154,8 @@ def trajectory(ranks, scheme):
         executor = d5.framework("reference").executor(d5.networks.lenet(dtype="float64"))
         optimizer = scheme().wrap(d5.Momentum(0.05), communicator)
         weights = KeepWeights()
-        d5.Trainer(executor, optimizer, part, communicator=communicator).train(epochs=1, events=[weights])
+        trainer = d5.Trainer(executor, optimizer, part, communicator=communicator)
+        trainer.train(epochs=1, events=[weights])
         return weights.steps
 
     return run_in_threads(ranks, train)[0]
@@ -161,7 +163,7 @@ def trajectory(ranks, scheme):
 
 d5.framework("reference").set_threads(1)  # the ranks share the cores
 one = trajectory(1, schemes.ConsistentDecentralized)
-labels = ["ConsistentDecentralized, 2 ranks", "ConsistentDecentralized, 3 ranks", "LocalSGD every 4 steps, 2 ranks"]
+labels = ["our scheme, 2 ranks", "our scheme, 3 ranks", "LocalSGD every 4 steps, 2 ranks"]
 others = [
     trajectory(2, schemes.ConsistentDecentralized),
     trajectory(3, schemes.ConsistentDecentralized),
@@ -175,11 +177,13 @@ for label, other in zip(labels, others, strict=True):
         rows.append({"scheme": label, "step": step, "difference": max(difference, 1e-18)})
 differences = pd.DataFrame(rows)
 
-base = alt.Chart(differences, title="How far the parameters are from those of one rank", width=480, height=240).encode(
+y = alt.Y("difference:Q", title="Relative difference (1)").scale(type="log")
+base = alt.Chart(differences, title="How far the parameters are from those of one rank").encode(
     x=alt.X("step:Q", title="Step"),
-    y=alt.Y("difference:Q", title="Relative difference (1)").scale(type="log").axis(format=".0e", tickCount=6),
+    y=y.axis(format=".0e", tickCount=6),
     color=alt.Color("scheme:N", title="Scheme").scale(domain=labels),
 )
+base = base.properties(width=480, height=240)
 shape = alt.Shape("scheme:N", title="Scheme").scale(domain=labels)
 base.mark_line() + base.mark_point(filled=True, size=40, opacity=1).encode(shape=shape)
 
@@ -189,7 +193,7 @@ base.mark_line() + base.mark_point(filled=True, size=40, opacity=1).encode(shape
 # that it computes something else.
 
 # %%
-own = differences[differences["scheme"].str.startswith("Consistent")]
+own = differences[differences["scheme"].str.startswith("our")]
 assert own["difference"].max() < 1e-9
 own.groupby("scheme")["difference"].max().to_frame("largest difference")
 
@@ -204,7 +208,7 @@ own.groupby("scheme")["difference"].max().to_frame("largest difference")
 
 # %%
 def deep5(arguments):
-    """Run the command `deep5` with this notebook's Python, print its table, and return the folder of its result."""
+    """Run the command `deep5`, print its table, and return the folder of its result."""
     before = set(Path("results").glob("*"))
     command = [sys.executable, "-m", "deep5", *shlex.split(arguments)]
     plain = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
@@ -216,16 +220,18 @@ def deep5(arguments):
     return folder
 
 
-run = "run digits_lenet --size smoke --ranks 2 --set scheme=schemes.py:ConsistentDecentralized --launcher"
-by_processes = deep5(f"{run} torchrun")
+run = "run digits_lenet --size smoke --ranks 2 --set scheme=schemes.py:ConsistentDecentralized"
+by_processes = deep5(f"{run} --launcher torchrun")
 
 # %% [markdown]
 # The same command with `threads` gives a second result. Both folders contain the trained weights.
 
 # %%
-by_threads = deep5(f"{run} threads")
-weights, expected = (load_file(folder / "weights.safetensors") for folder in (by_processes, by_threads))
-print("largest difference of a weight:", max(np.abs(weights[name] - expected[name]).max() for name in expected))
+by_threads = deep5(f"{run} --launcher threads")
+weights = load_file(by_processes / "weights.safetensors")
+expected = load_file(by_threads / "weights.safetensors")
+largest = max(np.abs(weights[name] - expected[name]).max() for name in expected)
+print("\nlargest difference of a weight:", largest)
 
 # %% [markdown]
 # A sum of two numbers does not depend on their order, so two ranks give the same bits, whichever launcher started
@@ -283,7 +289,8 @@ VARIANTS = {
 rows = []
 for variant, settings in VARIANTS.items():
     for seed in range(3):
-        result = d5.run_recipe(FIXED, MUTABLE, METRICS, settings={**settings, "seed": seed}, quiet=True)
+        changed = {**settings, "seed": seed}
+        result = d5.run_recipe(FIXED, MUTABLE, METRICS, settings=changed, quiet=True)
         rows.append(
             {
                 "variant": variant,
@@ -316,13 +323,11 @@ runs["kind"] = runs["variant"].map(lambda variant: KINDS.get(variant, "compresse
 variant = alt.Y("variant:N", sort=list(VARIANTS), title=None)
 color = alt.Color("kind:N", title="Gradients").scale(domain=["exact", "asynchronous", "compressed"])
 base = alt.Chart(runs).mark_point(filled=True, size=60).properties(width=210, height=190)
-accuracy = base.encode(x=alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False), y=variant, color=color)
-sent = base.encode(
-    x=alt.X("volume:Q", title="Sent by both ranks (MiB)").scale(type="log").axis(values=[0.1, 1, 10, 100]),
-    y=variant.axis(labels=False),
-    color=color,
-)
-alt.hconcat(accuracy, sent, title="Accuracy after four epochs, and bytes; one point per seed")
+accuracy = alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False)
+sent = alt.X("volume:Q", title="Sent by both ranks (MiB)").scale(type="log")
+left = base.encode(x=accuracy, y=variant, color=color)
+right = base.encode(x=sent.axis(values=[0.1, 1, 10, 100]), y=variant.axis(labels=False), color=color)
+alt.hconcat(left, right, title="Accuracy after four epochs, and bytes; one point per seed")
 
 # %% [markdown]
 # Look at three things:

@@ -32,11 +32,12 @@ COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
 @alt.theme.register("tutorial", enable=True)
 def tutorial_theme():
     words = {"labelColor": GRAY, "titleColor": GRAY}
+    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
     return {
         "config": {
             "background": None,
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, "domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25},
+            "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
@@ -61,7 +62,8 @@ machines = pd.DataFrame(
     }
 )
 risk = (machines["temperature"] - 70) / 12 + 0.5 * (machines["load"] == "medium")
-risk += 1.1 * (machines["vibration"] - 2.4) * (machines["load"] == "high") + 0.3 * draw.normal(size=600)
+risk += 1.1 * (machines["vibration"] - 2.4) * (machines["load"] == "high")
+risk += 0.3 * draw.normal(size=600)
 machines["fails"] = np.where(risk > 0.8, "yes", "no")
 machines.to_csv("machines.csv", index=False)
 machines.head(3)
@@ -182,18 +184,18 @@ for framework in ("pytorch", "pytorch:exported", "onnxruntime", "reference"):
     folders[framework] = result.folder
     for row in result.samples()["training_loss"]:
         rows.append({"framework": framework, "step": row.step, "loss": row.value})
-losses = pd.DataFrame(rows).pivot_table(index="step", columns="framework", values="loss", sort=False)
+losses = pd.DataFrame(rows).pivot(index="step", columns="framework", values="loss")[list(folders)]
 losses.tail(3).style.format(precision=7)
 
 # %%
-relative = losses.sub(losses["pytorch"], axis=0).div(losses["pytorch"], axis=0).abs().drop(columns="pytorch")
+own, others = losses["pytorch"], losses.drop(columns="pytorch")
+relative = others.sub(own, axis=0).div(own, axis=0).abs()
 relative = relative.reset_index().melt("step", value_name="difference")
 assert relative["difference"].max() < 1e-3
-relative["drawn"] = relative["difference"].clip(lower=1e-9)  # zero has no place on a logarithmic axis
+relative["drawn"] = relative["difference"].clip(lower=1e-9)  # a logarithmic axis has no zero
 
-alt.Chart(relative, width=480, height=220, title="Training losses compared with the module's own").mark_point(
-    filled=True
-).encode(
+chart = alt.Chart(relative, width=480, height=220, title="Training losses against the module's own")
+chart.mark_point(filled=True).encode(
     x=alt.X("step:Q", title="Step"),
     y=alt.Y("drawn:Q", title="Relative difference (1)")
     .scale(type="log")
@@ -217,8 +219,8 @@ file = folders["pytorch:exported"] / "network.onnx"
 session = onnxruntime.InferenceSession(file)
 print("inputs:", [entry.name for entry in session.get_inputs()])
 (logits,) = session.run(["logits"], {"input": new, "label": np.zeros(2, np.int64)})
-odds = np.exp(logits)
-pd.DataFrame(odds / odds.sum(axis=1, keepdims=True), ["high load", "low load"], data.description["classes"]).round(4)
+shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+pd.DataFrame(shares, ["high load", "low load"], data.description["classes"]).round(4)
 
 # %% [markdown]
 # The file has the loss, too, so it has an input for labels; their values do not matter for the logits. The
@@ -241,7 +243,8 @@ layers = pd.DataFrame(
     }
 )
 print(f"{analysis.parameters} parameters, {analysis.flops} operations for 32 rows")
-alt.Chart(layers, width=360, height=190, title="Operations of a forward pass with 32 rows").mark_bar().encode(
+chart = alt.Chart(layers, width=360, height=190, title="Operations of a forward pass with 32 rows")
+chart.mark_bar().encode(
     x=alt.X("operations:Q", title="Floating-point operations (1)").axis(format="~s"),
     y=alt.Y("layer:N", title=None, sort=list(layers["layer"])),
     color=alt.Color("operator:N", title="Operator").legend(None),
@@ -252,8 +255,8 @@ alt.Chart(layers, width=360, height=190, title="Operations of a forward pass wit
 # layer. `-o` writes it as `pictures/network.svg`, with charts of the shares of parameters, operations and memory.
 
 # %%
-command = [sys.executable, "-m", "deep5", "show", "network", str(file), "--batch", "32", "-o", "pictures"]
-subprocess.run(command, check=True, capture_output=True)
+show = [sys.executable, "-m", "deep5", "show", "network", str(file), "--batch", "32"]
+subprocess.run([*show, "-o", "pictures"], check=True, capture_output=True)
 SVG("pictures/network.svg")
 
 # %% [markdown]
