@@ -257,7 +257,7 @@ print("\nlargest difference of a weight:", largest)
 # A recipe states what is compared. Its variants differ in scheme and compression, and each runs with three seeds.
 
 # %%
-FIXED = {"model": "lenet", "dataset": "digits", "epochs": 4}
+FIXED = {"model": "lenet", "dataset": "digits", "epochs": 3}
 MUTABLE = {
     "batch_size": 64,  # of all ranks together
     "framework": "pytorch",
@@ -327,7 +327,7 @@ accuracy = alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False)
 sent = alt.X("volume:Q", title="Sent by both ranks (MiB)").scale(type="log")
 left = base.encode(x=accuracy, y=variant, color=color)
 right = base.encode(x=sent.axis(values=[0.1, 1, 10, 100]), y=variant.axis(labels=False), color=color)
-alt.hconcat(left, right, title="Accuracy after four epochs, and bytes; one point per seed")
+alt.hconcat(left, right, title="Accuracy after three epochs, and bytes; one point per seed")
 
 # %% [markdown]
 # Look at three things:
@@ -336,7 +336,7 @@ alt.hconcat(left, right, title="Accuracy after four epochs, and bytes; one point
 #   and are the same on any machine; only for the asynchronous scheme do they depend on the order in which ranks
 #   arrive.
 # - **Accuracy** has a range over the seeds. Variants whose ranges overlap are not shown to differ. All-reduce and our
-#   scheme are the same function up to rounding in float32. After four epochs the strongest compressions may still be
+#   scheme are the same function up to rounding in float32. After three epochs the strongest compressions may still be
 #   catching up: the next question is how many steps each needs, which a [study](../how_to/distributed.md#studies)
 #   answers.
 # - **Time** is what this machine needed, and no reason to choose a scheme. The next section says why.
