@@ -38,6 +38,7 @@ def tutorial_theme():
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
             "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
+            "point": {"opacity": 0.9},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
             "view": {"stroke": None},

@@ -37,6 +37,7 @@ def tutorial_theme():
             "font": "DejaVu Sans, Verdana, Arial, sans-serif",
             "axis": {**words, **lines},
             "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
+            "point": {"opacity": 0.9},
             "range": {"category": COLORS},
             "title": {"color": GRAY},
             "view": {"stroke": None},
@@ -323,7 +324,7 @@ runs["kind"] = runs["variant"].map(lambda variant: KINDS.get(variant, "compresse
 variant = alt.Y("variant:N", sort=list(VARIANTS), title=None)
 color = alt.Color("kind:N", title="Gradients").scale(domain=["exact", "asynchronous", "compressed"])
 base = alt.Chart(runs).mark_point(filled=True, size=60).properties(width=210, height=190)
-accuracy = alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False)
+accuracy = alt.X("accuracy:Q", title="Test accuracy (%)").scale(zero=False).axis(tickCount=5)
 sent = alt.X("volume:Q", title="Sent by both ranks (MiB)").scale(type="log")
 left = base.encode(x=accuracy, y=variant, color=color)
 right = base.encode(x=sent.axis(values=[0.1, 1, 10, 100]), y=variant.axis(labels=False), color=color)
@@ -343,7 +344,7 @@ alt.hconcat(left, right, title="Accuracy after three epochs, and bytes; one poin
 #
 # ## 5. What two cores show, and what they cannot
 #
-# | question | threads | processes on two cores | on several machines |
+# | question | answered by threads | by processes on two cores | by several machines |
 # |---|---|---|---|
 # | Is the scheme right? | yes: `check_scheme`, and N ranks against one | yes | yes |
 # | How many bytes does it send? | yes, exactly | yes | yes |
