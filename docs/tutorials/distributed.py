@@ -4,7 +4,7 @@
 # Write a communication scheme, prove that several ranks with it train as one does, and measure what other schemes and
 # compressed gradients change.
 #
-# Time: about half a minute on two cores. Install, in a clone of deep5: `pip install '.[pytorch,report]' jupyterlab`.
+# Time: less than a minute on two cores. Install, in a clone of deep5: `pip install '.[pytorch,report]' jupyterlab`.
 
 # %%
 import os
