@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import json
 import re
 import shutil
@@ -209,6 +211,20 @@ def test_a_public_name_without_an_example_is_named(
     made = api_pages.pages()
     assert "::: deep5.Bare" in made["reference/api/metrics.md"]
     assert "deep5.Bare has no example in its docstring" in caplog.text
+
+
+def test_the_examples_of_aliases_run() -> None:
+    """The strings below their definitions, which `doctest` does not find."""
+    aliases = {
+        name: value
+        for name, value in api_pages.public_names().items()
+        if not (inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value))
+    }
+    assert aliases
+    for name, value in aliases.items():
+        example = doctest.DocTestParser().get_doctest(api_pages.docstring(name, value), {}, name, None, None)
+        assert example.examples
+        assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_every_public_name_is_on_one_page_of_the_reference() -> None:
