@@ -312,4 +312,4 @@ run.result
 # - [Your own model: all forms](../how_to/own_models.md), also Keras, JAX and ONNX files
 # - [Your own data](../how_to/data.md): audio, text, images, TFRecord, WebDataset, Hugging Face
 # - [Recording a loop](../how_to/recording.md), also of Lightning, Transformers and Keras
-# - [Networks: analysis, pictures, layer times](../how_to/networks.md)
+# - [Analysis, pictures, layer times](../how_to/analysis.md)

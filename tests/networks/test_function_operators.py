@@ -26,7 +26,7 @@ FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime")
 _NOBODY = {"BlackmanWindow", "HammingWindow", "HannWindow", "LinearAttention"}
 # Bodies of a dozen simple operators with a handful of settings. On the reference a body costs as much as its NumPy
 # calls, and its gradients are those of the body's operators; XLA compiles the others into the same program; in
-# TensorFlow they take no longer than its own functions: docs/how_to/networks.md.
+# TensorFlow they take no longer than its own functions: docs/how_to/onnx_files.md.
 _SEQUENCES = {"Attention", "CausalConvWithState", "RotaryEmbedding"}
 BODIES: dict[str, set[str]] = {
     "reference": {

@@ -78,7 +78,7 @@ class Exponential(d5.Operator):
         return (outputs[0] * output_grads[0],)
 
 
-# Operators with a NaN result, or one that depends on NaN, in ONNX and on the reference; docs/how_to/networks.md has it.
+# Operators with a NaN result, or one that depends on NaN, in ONNX and on the reference; docs/how_to/engines.md has it.
 NAN_IS_LOST: list[tuple[d5.Operator, int]] = [
     (Exponential(), 1),
     *((d5.ONNXOperator(name), 1) for name in ("Exp", "Relu", "Celu", "HardSigmoid", "Max", "Min")),
@@ -89,7 +89,7 @@ NAN_IS_LOST: list[tuple[d5.Operator, int]] = [
 
 @pytest.mark.parametrize(("operator", "place"), NAN_IS_LOST, ids=lambda value: getattr(value, "op_type", None))
 def test_nan_is_lost_as_the_documentation_says(operator: d5.Operator, place: int) -> None:
-    """If this fails, a newer OpenVINO has fixed it: then remove it here and in docs/how_to/networks.md."""
+    """If this fails, a newer OpenVINO has fixed it: then remove it here and in docs/how_to/engines.md."""
     x = np.array([1, np.nan, 2], np.float32)
     inputs = (x, np.ones(3, np.float32)) if getattr(operator, "op_type", "") in ("Max", "Min") else (x,)
     wanted, got = (d5.framework(name).operator_executor(operator).inference(*inputs) for name in ENGINES)

@@ -251,7 +251,7 @@ def test_functions_of_the_standard_on_arrays_of_unknown_extents() -> None:
 
 
 def test_nan_and_infinity_are_tensorflows_as_the_documentation_says() -> None:
-    """If this fails, a newer TensorFlow has fixed it: then remove it from docs/how_to/networks.md."""
+    """If this fails, a newer TensorFlow has fixed it: then remove it from docs/how_to/engines.md."""
     x = tf.constant([1.0, np.nan, 2.0])
     assert (NAMESPACE.argmax(x), NAMESPACE.argmin(x)) == (2, 0)
     assert NAMESPACE.floor_divide(tf.constant(np.inf), 2) == np.inf

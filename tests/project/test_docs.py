@@ -41,7 +41,7 @@ def test_every_kind_of_block_is_checked() -> None:
 # What a new user reads first.
 FIRST = ("README.md", "first_comparison.md", "install.md", "commands.md", "recipes.md")
 # The shortest example of each kind, on a page that has more.
-SHORTEST = (("training.md", "class SignMomentum"), ("operators.md", 'class IPow(d5.Operator):\n    """x to the power'))
+SHORTEST = (("optimizers.md", "class SignMomentum"), ("operators.md", 'class IPow(d5.Operator):\n    """x to the power'))
 
 
 def every_day(page: str, code: str = "") -> Any:
@@ -259,7 +259,7 @@ def test_commands_are_understood(
         model = next(body for page, body in blocks("python") if page == "own_models.md" and "def init" in body)
         (tmp_path / "my_jax_model.py").write_text(model)
     if any("rules.py:" in word for word in words):
-        rule = next(body for page, body in blocks("python") if page == "training.md" and "class SignMomentum" in body)
+        rule = next(body for page, body in blocks("python") if page == "optimizers.md" and "class SignMomentum" in body)
         (tmp_path / "rules.py").write_text(rule)
     if any(word.startswith("engine.py") for word in words):
         engine = next(body for page, body in blocks("python") if page == "backends.md" and "class Sessions" in body)

@@ -1,4 +1,4 @@
-"""Files of torch.onnx.export in its older format, which does not mark parameters: docs/how_to/networks.md."""
+"""Files of torch.onnx.export in its older format, which does not mark parameters: docs/how_to/onnx_files.md."""
 
 from __future__ import annotations
 
