@@ -21,12 +21,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from mkdocs.exceptions import PluginError
 
 from deep5.core.quantities import size
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "docs" / "results" / "stored"
+TABLE = re.compile(r"^<!-- table: (\S+) (.*?) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- figure: (\S+) (\S+) -->$", re.MULTILINE)
 COMMANDS = {
     "optimizers": "deep5 study optimizer_study --target accuracy=95",
@@ -97,8 +99,22 @@ def collect(name: str, command: str, folder: Path) -> None:
     for path in sorted(folder.glob("*/*.svg")):
         shutil.copyfile(path, target / path.name)
     columns = [each for each in frame.columns if each in KEPT_COLUMNS or each.startswith(("metric.", "set."))]
-    frame[columns].dropna(axis="columns", how="all").to_csv(target / "values.csv", index=False)
+    values = frame[frame["kind"] == "run"][columns].dropna(axis="columns", how="all")
+    candidates = _candidates(folder)
+    if candidates:
+        values.insert(0, "candidate", [candidates[run] for run in values["run_id"]])
+    values.to_csv(target / "values.csv", index=False)
     (target / "record.json").write_text(json.dumps(_record(command, folder), indent=1) + "\n", encoding="utf-8")
+
+
+def _candidates(folder: Path) -> dict[str, str]:
+    """The candidate of each run of a study, by the run's identifier."""
+    found = {}
+    for path in folder.glob("*/study.json"):
+        study = json.loads(path.read_text(encoding="utf-8"))
+        for name, candidate in study["candidates"].items():
+            found |= {Path(run).name: name for run in candidate["runs"]}
+    return found
 
 
 def _short(stem: str, prefixes: list[str]) -> str:
@@ -116,6 +132,7 @@ def _record(command: str, folder: Path) -> dict[str, Any]:
     return {
         "command": command,
         "date": str(first["started"])[:10],
+        "units": {each["name"]: each["unit"] for run in runs for each in run["metrics"]},
         "seconds": round(_epoch(last["finished"]) - _epoch(first["started"])),
         "runs": len(runs),
         "machine": {
@@ -209,8 +226,34 @@ def inlined(svg: str, label: str) -> str:
     return dense.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
 
 
+def table(name: str, metrics: list[str]) -> str:
+    """The median of each metric over the seeds, with the smallest and the largest value, for each candidate of a study.
+
+    Args:
+        name: Name of the stored result.
+        metrics: Names of metrics, each in the unit in which deep5 stores it.
+    """
+    record_of(name)
+    values = pd.read_csv(STORED / name / "values.csv")
+    units = json.loads((STORED / name / "record.json").read_text(encoding="utf-8"))["units"]
+    if missing := [metric for metric in metrics if f"metric.{metric}" not in values]:
+        raise PluginError(
+            f"the stored result {name!r} has no {', '.join(missing)}; remedy: name a metric of its recipe"
+        )
+    heads = [f"{metric.replace('_', ' ')} ({units[metric]})" for metric in metrics]
+    lines = [f"| candidate | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for candidate in dict.fromkeys(values["candidate"]):
+        of_one = values[values["candidate"] == candidate]
+        cells = []
+        for metric in metrics:
+            low, middle, high = of_one[f"metric.{metric}"].quantile([0, 0.5, 1])
+            cells.append(f"{middle:.4g} ({low:.4g} … {high:.4g})" if low < high else f"{middle:.4g}")
+        lines.append(f"| {candidate} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def with_figures(markdown: str, page: str) -> str:
-    """Shows the stored figures that a page names, each with its command, machine, versions and date.
+    """Shows the stored figures and tables that a page names, each figure with its command, machine, versions and date.
 
     Raises:
         PluginError: A figure does not exist, or has no command.
@@ -230,7 +273,7 @@ def with_figures(markdown: str, page: str) -> str:
             f"{standing(record)} [Values]({where}/values.csv), [picture]({where}/{figure}.svg).\n{{ .standing }}"
         )
 
-    return PLACE.sub(show, markdown)
+    return TABLE.sub(lambda found: table(found.group(1), found.group(2).split()), PLACE.sub(show, markdown))
 
 
 if __name__ == "__main__":
