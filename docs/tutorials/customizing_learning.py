@@ -319,7 +319,7 @@ table.style.format("{:.2f} %")
 #
 # ## Next
 #
-# - [Optimizers, gradients and schedules](../how_to/optimizers.md): rules of matrices, schedules, clipping, all optimizers.
+# - [Optimizers, gradients and schedules](../how_to/optimizers.md): rules of matrices, schedules, clipping.
 # - [Distributed training](distributed.md): the same optimizer on several ranks.
 # - [Comparing honestly](comparing_honestly.md): verdicts on times.
 # - [Your own model](your_own_model.md): train it with the optimizer of this page.

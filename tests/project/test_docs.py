@@ -41,7 +41,10 @@ def test_every_kind_of_block_is_checked() -> None:
 # What a new user reads first.
 FIRST = ("README.md", "first_comparison.md", "install.md", "commands.md", "recipes.md")
 # The shortest example of each kind, on a page that has more.
-SHORTEST = (("optimizers.md", "class SignMomentum"), ("operators.md", 'class IPow(d5.Operator):\n    """x to the power'))
+SHORTEST = (
+    ("optimizers.md", "class SignMomentum"),
+    ("operators.md", 'class IPow(d5.Operator):\n    """x to the power'),
+)
 
 
 def every_day(page: str, code: str = "") -> Any:
