@@ -143,13 +143,19 @@ def _record(command: str, folder: Path) -> dict[str, Any]:
         },
         "others_share": max(shares, default=None),
         "platform": software["platform"],
-        "commit": software["commit"],
+        "commit": software["commit"] and {"id": software["commit"]["id"], "dirty": _is_changed()},
         "versions": {
             "deep5": software["deep5"],
             "Python": software["python"],
             **{name: software["packages"][name] for name in LIBRARIES if name in software["packages"]},
         },
     }
+
+
+def _is_changed() -> bool:
+    """Whether the code differs from its commit; other files, such as the results of this program, do not count."""
+    words = ["git", "status", "--porcelain", "--", "deep5", "frameworks", "metrics", "recipes"]
+    return bool(subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60, check=True).stdout.strip())
 
 
 def _epoch(moment: str) -> float:
