@@ -93,18 +93,21 @@ def collect(name: str, command: str, folder: Path) -> None:
     target.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="deep5-figures-") as drawn:
         _deep5("report", str(folder), "--format", "svg", "--out", drawn)
-        # What a study or a comparison has drawn itself is more than its report.
+        # The report's are in its colors; what only a study or a run has drawn itself comes after them.
         found = {path.stem: path for path in sorted(Path(drawn).glob("*.svg"))}
         prefixes = [str(run) for run in frame["run_id"]] + [path.name for path in folder.iterdir()]
         for stem, path in found.items():
             shutil.copyfile(path, target / f"{_short(stem, prefixes)}.svg")
     for path in sorted(folder.glob("*/*.svg")):
-        shutil.copyfile(path, target / path.name)
+        if not (target / path.name).exists():
+            shutil.copyfile(path, target / path.name)
     columns = [each for each in frame.columns if each in KEPT_COLUMNS or each.startswith(("metric.", "set."))]
     values = frame[frame["kind"] == "run"][columns].dropna(axis="columns", how="all")
     candidates = _candidates(folder)
     if candidates:
         values.insert(0, "candidate", [candidates[run] for run in values["run_id"]])
+        order = list(dict.fromkeys(candidates.values()))
+        values = values.sort_values("candidate", key=lambda names: names.map(order.index), kind="stable")
     values.to_csv(target / "values.csv", index=False)
     (target / "record.json").write_text(json.dumps(_record(command, folder), indent=1) + "\n", encoding="utf-8")
 
