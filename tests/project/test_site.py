@@ -264,6 +264,21 @@ def test_a_figure_without_its_command_is_named(tmp_path: Path, monkeypatch: pyte
         stored_results.with_figures(line, "results/page.md")
 
 
+@pytest.mark.parametrize("name", sorted(stored_results.commands()))
+def test_the_command_of_a_figure_makes_it_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command as a reader copies it from the page, at the smallest size: it makes the same figures."""
+    shown = sorted(path.name for path in (stored_results.STORED / name).glob("*.svg"))
+    page = stored_results.with_figures(f"<!-- figure: {name} {Path(shown[0]).stem} -->", "results/page.md")
+    (command,) = re.findall(r"^```sh\n(.*)\n```$", page, re.MULTILINE)
+    monkeypatch.setattr(stored_results, "STORED", tmp_path)
+    stored_results.make(name, command, None if "--size" in command else "smoke")
+    assert sorted(path.name for path in (tmp_path / name).glob("*.svg")) == shown
+    made = json.loads((tmp_path / name / "record.json").read_text())
+    assert made["command"] == command
+    assert made["machine"]["processor"]
+    assert {"deep5", "Python", "numpy"} <= set(made["versions"])
+
+
 def test_a_chart_of_a_table_without_its_record_is_named() -> None:
     from mkdocs.exceptions import PluginError
 
