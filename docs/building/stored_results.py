@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import math
 import re
 import shlex
 import shutil
@@ -251,16 +252,27 @@ def table(name: str, metrics: list[str]) -> str:
         raise PluginError(
             f"the stored result {name!r} has no {', '.join(missing)}; remedy: name a metric of its recipe"
         )
-    heads = [f"{metric.replace('_', ' ')} ({units[metric]})" for metric in metrics]
+    heads = [metric.replace("_", " ") + (f" ({units[metric]})" if units[metric] != "B" else "") for metric in metrics]
     lines = [f"| candidate | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for candidate in dict.fromkeys(values["candidate"]):
         of_one = values[values["candidate"] == candidate]
         cells = []
         for metric in metrics:
-            low, middle, high = of_one[f"metric.{metric}"].quantile([0, 0.5, 1])
-            cells.append(f"{middle:.4g} ({low:.4g} … {high:.4g})" if low < high else f"{middle:.4g}")
+            low, middle, high = (
+                _number(each, units[metric]) for each in of_one[f"metric.{metric}"].quantile([0, 0.5, 1])
+            )
+            cells.append(f"{middle} ({low} … {high})" if low != high else middle)
         lines.append(f"| {candidate} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _number(value: float, unit: str) -> str:
+    """A value with four digits; bytes with their unit."""
+    if math.isnan(value):
+        return "none"
+    if unit == "B":
+        return size(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def with_figures(markdown: str, page: str) -> str:
