@@ -57,8 +57,8 @@ GALLERY = {
     "optimizer_study": "optimizers",
 }
 """Recipes that the gallery shows by one of these results; those of others have the name `recipes/RECIPE`."""
-SMALL = ("cifar10_resnet44", "imagenet_resnet50")
-"""Recipes that the gallery shows at their smoke size: their data is not on the machine, and they train for days."""
+SMALL = ("cifar10_resnet44", "deepbench_conv", "deepbench_gemm", "deepbench_rnn", "imagenet_resnet50")
+"""Recipes that the gallery shows at their smoke size: they need data that is not on the machine, or hours."""
 
 
 def commands() -> dict[str, str]:
