@@ -18,7 +18,9 @@ SECTIONS = {
 }
 """Title of a section, and how the names of its recipes begin."""
 # Figures by preference; a recipe shows the first that its result has.
-FIRST = ("accuracy", "scaling", "communication_volume", "staleness", "collective", "operators", "times", "loss")
+FIRST = (
+    "scaling", "communication_volume", "staleness", "accuracy", "collective", "violin", "study", "operators", "times", "loss",
+)  # fmt: skip
 
 
 def _section(name: str) -> str:
