@@ -19,8 +19,17 @@ SECTIONS = {
 """Title of a section, and how the names of its recipes begin."""
 # Figures by preference; a recipe shows the first that its result has.
 FIRST = (
-    "scaling", "communication_volume", "staleness", "accuracy", "collective", "violin", "study", "operators", "times", "loss",
-)  # fmt: skip
+    "scaling",
+    "communication_volume",
+    "staleness",
+    "accuracy",
+    "collective",
+    "violin",
+    "study",
+    "operators",
+    "times",
+    "loss",
+)
 
 
 def _section(name: str) -> str:
