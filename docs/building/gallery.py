@@ -38,7 +38,11 @@ def _section(name: str) -> str:
 
 def _goals(recipe: Recipe) -> str:
     """Its metrics with a goal, or what it reports."""
-    goals = [f"`{metric.name}` {goal}" for metric, goal in recipe.metrics if goal is not None]
+    goals = [
+        f"`{metric.name}` {goal}" + ("" if str(goal).endswith(metric.unit) else f" {metric.unit}")
+        for metric, goal in recipe.metrics
+        if goal is not None
+    ]
     reported = [f"`{metric.name}`" for metric, goal in recipe.metrics if goal is None]
     return f"Goals: {', '.join(goals)}" if goals else f"Reports {', '.join(reported[:6])}"
 
@@ -54,13 +58,15 @@ def _entry(name: str, about: str) -> str:
         raise stored_results.no_figure(stored)
     picture = stored_results.inlined(chosen.read_text(encoding="utf-8"), f"{chosen.stem} of {record['command']}")
     seconds = record["seconds"]
-    taken = f"{seconds} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    taken = f"{max(seconds, 1)} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    size = " at this size" if "--size" in record["command"] else ""
     runs = f", {record['runs']} runs" if record["runs"] > 1 else ""
     return "\n\n".join((
         f"### {name} {{ #{name} }}",
         f"{about}.",
         f'<div class="picture">{picture}</div>',
-        f"{_goals(load_recipe(name))}. {taken} on two cores{runs}. [Source]({_source(name)}).",
+        f"{_goals(load_recipe(name))}. {taken} on two cores{size}{runs}, without the start of the program. "
+        f"[Source]({_source(name)}).",
         f"```sh\n{record['command']}\n```",
         f"{stored_results.standing(record)}\n{{ .standing }}",
     ))  # fmt: skip
