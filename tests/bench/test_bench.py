@@ -470,7 +470,8 @@ def of_file(folder: Path, name: str, shape: tuple[int, ...], **changes: Any) -> 
 
 
 def test_time_and_memory_of_the_first_call_are_those_it_took(tmp_path: Path) -> None:
-    raw = measure_here(of_file(tmp_path, "Greedy", (8, 8)))
+    # In a fresh process: one that earlier tests have used may hold as many free pages.
+    (raw,) = measure(of_file(tmp_path, "Greedy", (8, 8)))
     (series,) = raw["series"]
     assert series["first_call_s"] >= 0.3
     (row,) = summarise([raw]).rows
