@@ -93,7 +93,7 @@ class Votes(Event):
         keeper, ended = self.keeper, not trainer.batch
         if keeper is not None and (ended or self.lockstep):
             # If ranks differ, their mean, for example, is evaluated.
-            keeper.judge(trainer, getattr(trainer.optimizer, "averaged", nullcontext))
+            keeper.consider_best(trainer, getattr(trainer.optimizer, "averaged", nullcontext))
             if self.lockstep and keeper.due_by_steps(trainer):
                 keeper.write(trainer)
         if not ended and (not self.lockstep or trainer.step < self._next):

@@ -136,7 +136,7 @@ def check_forward(
         raise UsageError("check_forward: reference and against are both given; allowed: one of them")
     with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
         _forward(run, into, reference, against, strict)
-    return _judged(into, raises)
+    return _concluded(into, raises)
 
 
 def check_gradient(
@@ -191,7 +191,7 @@ def check_gradient(
     """
     with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
         _gradient(run, into, strict, np.random.default_rng(seed))
-    return _judged(into, raises)
+    return _concluded(into, raises)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +332,7 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
         check_strict(subject, given, True, into)
 
 
-def _judged(into: Collector, raises: bool) -> OperatorReport:
+def _concluded(into: Collector, raises: bool) -> OperatorReport:
     report = into.report()
     if raises and report.failures:
         raise OperatorError(report.story())

@@ -188,7 +188,7 @@ def evaluate_result(
     executor, notes = executor_of(run, framework, device)
     _check_names(executor.network)
     samples = samples_of(run, executor.network, split, data, arguments or {})
-    sums, matrix = _judged(executor, samples.batches)
+    sums, matrix = _counted(executor, samples.batches)
     rows, labels, right, top, loss = sums
     compared = split == "test" and samples.same is not False and (data is None or samples.same is True)
     unknown = [] if not samples.unknown else [f"whether the data are those of the run is unknown: {samples.unknown}"]
@@ -221,12 +221,12 @@ def _check_names(network: Any) -> None:
             raise UsageError(f"the network has no {what} {name!r}; it has {', '.join(where)}")
 
 
-def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
+def _counted(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
     """Counts of samples, labels, correct and top-5 labels, and the sum of losses; and the confusion matrix."""
     from deep5.core.tensors import to_numpy
     from deep5.training.scores import class_rows, confusion, top_k_hits
 
-    rows, judged, right, top, total = 0, 0, 0, 0, 0.0
+    rows, labeled, right, top, total = 0, 0, 0, 0, 0.0
     matrix: Any = 0
     for _, inputs in _reported(batches.batches(0), batches.steps(0)):
         outputs = executor.inference(inputs)
@@ -235,11 +235,11 @@ def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, floa
         right += top_k_hits(scores, labels, 1)
         top += top_k_hits(scores, labels, min(_TOP, scores.shape[1]))
         total += float(to_numpy(outputs[_LOSS])) * size
-        rows, judged = rows + size, judged + len(labels)
+        rows, labeled = rows + size, labeled + len(labels)
         matrix = matrix + confusion(scores, labels)
     if not rows:
         raise UsageError("there are no samples to evaluate; allowed: at least one")
-    return (rows, judged, right, top, total), matrix
+    return (rows, labeled, right, top, total), matrix
 
 
 def _reported(batches: Iterable[Any], total: int | None) -> Iterator[Any]:

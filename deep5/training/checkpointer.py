@@ -101,7 +101,7 @@ class Checkpointer(Event):
         if every_s is None:
             every_s = math.inf if every_steps is not None else _DEFAULT_S
         self._every_s = float(every_s)
-        self._last_s, self._last_step, self._judged = perf_counter(), 0, 0
+        self._last_s, self._last_step, self._considered = perf_counter(), 0, 0
         self._best_score: float | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Checkpointer(Event):
             self._clear_ahead(trainer.step)
         if trainer.step == 0:
             self._best_score = None  # a new training; a resumed one restores the score from its state
-        self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
+        self._last_s, self._last_step, self._considered = perf_counter(), trainer.step, trainer.epoch
 
     def _clear_ahead(self, step: int) -> None:
         """Reject checkpoints of later steps, which would be mistaken for this training's newest.
@@ -157,7 +157,7 @@ class Checkpointer(Event):
     def after_all(self, trainer: Any) -> None:
         """Write if a checkpoint is due, if an evaluation is the best so far, and before an interruption."""
         # The best first: a checkpoint after it records that it was evaluated.
-        self.judge(trainer)
+        self.consider_best(trainer)
         if self.due(trainer):
             self.write(trainer)
         if self.interruption is not None:
@@ -180,25 +180,25 @@ class Checkpointer(Event):
         """
         return self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
 
-    def judge(self, trainer: Any, judged: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def consider_best(self, trainer: Any, evaluated: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Write the best checkpoint if the last evaluation, not yet considered, is the best so far.
 
         Args:
             trainer: The trainer.
-            judged: A context in which the executor holds the evaluated values, if they differ from those that this rank
-                trains.
+            evaluated: A context in which the executor holds the evaluated values, if they differ from those that this
+                rank trains.
 
         Raises:
             UsageError: The best is selected by accuracy, and there is none.
         """
-        if self.best is not None and trainer.epoch != self._judged:
-            self._judged = trainer.epoch
+        if self.best is not None and trainer.epoch != self._considered:
+            self._considered = trainer.epoch
             if trainer.scores and self.best not in trainer.scores:
                 raise UsageError(f"Checkpointer(best='accuracy'): there is none: {NO_CLASSES}; remedy: best='loss'")
             score = trainer.scores.get(self.best, math.nan)
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
-                with judged():
+                with evaluated():
                     if not self.rank:
                         self._write(trainer, BEST)
 
@@ -233,11 +233,11 @@ class Checkpointer(Event):
 
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and the step of its last evaluation; empty if `best` is None."""
-        return {"best_score": self._best_score, "judged": self._judged} if self.best is not None else {}
+        return {"best_score": self._best_score, "judged": self._considered} if self.best is not None else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
-        self._best_score, self._judged = state["best_score"], state["judged"]
+        self._best_score, self._considered = state["best_score"], state["judged"]
 
     def clear(self) -> None:
         """Delete all checkpoints, including those of other ranks, and the folder if it is empty then."""

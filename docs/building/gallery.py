@@ -8,6 +8,7 @@ from pathlib import Path
 import stored_results
 from deep5.cli.list import listing
 from deep5.recipe.recipe import Recipe, load_recipe
+from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
@@ -56,7 +57,7 @@ def _entry(name: str, about: str) -> str:
     chosen = next((drawn[stem] for stem in FIRST if stem in drawn), next(iter(sorted(drawn.values())), None))
     if chosen is None:
         raise stored_results.no_figure(stored)
-    picture = stored_results.inlined(chosen.read_text(encoding="utf-8"), f"{chosen.stem} of {record['command']}")
+    picture = inlined(chosen.read_text(encoding="utf-8"), f"{chosen.stem} of {record['command']}")
     seconds = record["seconds"]
     taken = f"{max(seconds, 1)} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     size = " at this size" if "--size" in record["command"] else ""

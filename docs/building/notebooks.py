@@ -26,8 +26,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert.filters.ansi import strip_ansi
 
+from drawn_charts import inlined
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "docs" / "tutorials"
+THEME = ROOT / "docs" / "building" / "tutorial_theme.py"
 # Next to what the tests keep.
 KEPT = Path(sys.prefix) / "deep5-tutorials"
 PACKAGES = ("altair", "jax", "keras", "numpy", "onnx", "onnxruntime", "pandas", "tensorflow", "torch")
@@ -67,7 +70,8 @@ def executed(name: str) -> nbformat.NotebookNode:
         PluginError: A cell fails, or takes longer than ten minutes.
     """
     source = SOURCES / f"{name}.py"
-    content = "\0".join([source.read_text(encoding="utf-8"), _code_hash(), repr(versions())])
+    parts = [path.read_text(encoding="utf-8") for path in (source, THEME)]
+    content = "\0".join([*parts, _code_hash(), repr(versions())])
     kept = KEPT / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:20]}.ipynb"
     KEPT.mkdir(parents=True, exist_ok=True)
     # Tests and builds at the same time execute it once.
@@ -97,6 +101,7 @@ def execute(source: Path, target: Path) -> None:
     """Runs the cells of a tutorial in an empty folder and writes the notebook, or prints the error of a cell."""
     notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(THEME.read_text(encoding="utf-8")))
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="deep5-tutorial-") as folder:
         where = {"metadata": {"path": folder}}
@@ -106,6 +111,7 @@ def execute(source: Path, target: Path) -> None:
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             sys.stdout.write(str(error))
             raise SystemExit(1) from None
+    del notebook.cells[0]
     notebook.metadata["deep5"] = {
         "seconds": round(time.perf_counter() - begin, 1),
         "date": time.strftime("%Y-%m-%d"),
@@ -148,7 +154,7 @@ def _shown(output: Any) -> str:
         return _printed("\n".join(output.traceback))
     data = output.data
     if "image/svg+xml" in data:
-        return _html(data["image/svg+xml"], "picture")
+        return _html(inlined(data["image/svg+xml"], "Output of the cell above"), "picture")
     if "image/png" in data:
         return _html(f'<img alt="Output of the cell above" src="data:image/png;base64,{data["image/png"]}">', "picture")
     if "text/html" in data:

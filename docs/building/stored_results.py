@@ -9,7 +9,6 @@ run, and `record.json` with command, machine, versions, commit and date. Pages s
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import math
 import re
@@ -26,6 +25,7 @@ import pandas as pd
 from mkdocs.exceptions import PluginError
 
 from deep5.core.quantities import size
+from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "docs" / "results" / "stored"
@@ -230,12 +230,6 @@ def standing(record: dict[str, Any]) -> str:
         f"{record['date']}, {record['seconds']:,} s",
     ]
     return "; ".join(part for part in parts if part) + "."
-
-
-def inlined(svg: str, label: str) -> str:
-    """An SVG for a page, with a description; a blank line would end the block of HTML."""
-    dense = re.sub(r"\n\s*\n", "\n", svg[svg.index("<svg") :].strip())
-    return dense.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
 
 
 def table(name: str, metrics: list[str]) -> str:

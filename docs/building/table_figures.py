@@ -13,9 +13,9 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
-from deep5.core.charts import PALETTE, PERCENT, WIDTH, altair, converter
-from deep5.results.report.theme import INK, themed
-from stored_results import inlined
+from deep5.core.charts import PALETTE, PERCENT, WIDTH, altair
+from deep5.results.report.theme import INK
+from drawn_charts import drawn
 
 RECORD = re.compile(r"^<!-- record: (\{.*\}) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- chart: (\w+) ?(.*?) -->$", re.MULTILINE)
@@ -146,9 +146,9 @@ def with_charts(markdown: str, page: str) -> str:
         if kind not in CHARTS:
             raise PluginError(f"{page} has a chart {kind!r}; allowed: {', '.join(CHARTS)}; remedy: one of these")
         record = record_of(markdown, page)
-        svg = converter().vegalite_to_svg(themed(CHARTS[kind](table_after(markdown, heading))))
+        svg = drawn(CHARTS[kind](table_after(markdown, heading)), f"{kind} of the table below {heading or page}")
         return (
-            f'<div class="picture">{inlined(svg, f"{kind} of the table below {heading or page}")}</div>\n\n'
+            f'<div class="picture">{svg}</div>\n\n'
             f"```sh\n{record['command']}\n```\n\n"
             f"{record['machine']}; {record['versions']}; {record['date']}.\n{{ .standing }}"
         )

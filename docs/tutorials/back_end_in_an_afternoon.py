@@ -21,27 +21,6 @@ import deep5 as d5
 
 alt.renderers.enable("svg")
 print("deep5", d5.__version__, "on NumPy", np.__version__)
-GRAY = "#7a7a7a"  # readable on light and on dark pages
-COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
-
-
-@alt.theme.register("tutorial", enable=True)
-def tutorial_theme():
-    words = {"labelColor": GRAY, "titleColor": GRAY}
-    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
-    return {
-        "config": {
-            "background": None,
-            "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, **lines},
-            "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
-            "point": {"opacity": 0.9},
-            "range": {"category": COLORS},
-            "title": {"color": GRAY},
-            "view": {"stroke": None},
-        }
-    }
-
 
 # %% [markdown]
 # ## 1. An engine in two methods

@@ -24,27 +24,6 @@ from deep5.measuring.statistics import LOOKS, floor_of, judge
 
 alt.renderers.enable("svg")
 print("deep5", d5.__version__)
-GRAY = "#7a7a7a"  # readable on light and on dark pages
-COLORS = ["#3388cc", "#d55e00", "#009e73", "#b06ba8"]
-
-
-@alt.theme.register("tutorial", enable=True)
-def tutorial_theme():
-    words = {"labelColor": GRAY, "titleColor": GRAY}
-    lines = {"domainColor": GRAY, "tickColor": GRAY, "gridColor": GRAY, "gridOpacity": 0.25}
-    return {
-        "config": {
-            "background": None,
-            "font": "DejaVu Sans, Verdana, Arial, sans-serif",
-            "axis": {**words, **lines},
-            "legend": {**words, "orient": "bottom", "columns": 1, "labelLimit": 300},
-            "point": {"opacity": 0.9},
-            "range": {"category": COLORS},
-            "title": {"color": GRAY},
-            "view": {"stroke": None},
-        }
-    }
-
 
 # %% [markdown]
 # ## 1. Three candidates
@@ -144,7 +123,7 @@ errors = base.mark_point(filled=True, size=60).encode(
     color=alt.Color("candidate:N", title="Candidate").scale(domain=names),
     shape=alt.Shape("candidate:N", title="Candidate").scale(domain=names),
 )
-allowed = base.mark_tick(color=GRAY, thickness=3, size=24).encode(x="allowed:Q", y=y)
+allowed = base.mark_tick(color="gray", thickness=3, size=24).encode(x="allowed:Q", y=y)
 allowed + errors
 
 # %% [markdown]
@@ -245,7 +224,7 @@ table.style.format(precision=3).format("{:.2g}", subset="p").hide(axis="index")
 y = alt.Y("true difference:N", sort=list(verdicts), title="True difference")
 table["below"] = 1 / table["noise floor"]
 base = alt.Chart(table, width=400, height=160, title="Simulated verdicts with 95 % intervals")
-band = base.mark_bar(color=GRAY, opacity=0.4, height=24)
+band = base.mark_bar(color="gray", opacity=0.4, height=24)
 band = band.encode(x="below:Q", x2="noise floor:Q", y=y)
 words = ["no difference shown", "slower"]
 color = alt.Color("verdict:N", title="Verdict").scale(domain=words)

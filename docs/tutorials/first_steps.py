@@ -21,17 +21,6 @@ import deep5 as d5
 
 alt.renderers.enable("svg")
 
-
-@alt.theme.register("page", enable=True)
-def page():
-    """Charts without a background, in a gray that is readable on light and on dark pages."""
-    gray = "#808080"
-    lines = {"domainColor": gray, "tickColor": gray, "gridColor": gray, "gridOpacity": 0.25}
-    words = {"labelColor": gray, "titleColor": gray}
-    config = {"background": "transparent", "axis": {**lines, **words}, "legend": words, "header": words}
-    return {"config": {**config, "title": {"color": gray, "anchor": "start"}, "view": {"stroke": None}}}
-
-
 # %% [markdown]
 # ## The data
 #

@@ -92,7 +92,7 @@ def plan_microbatches(
     costs = {name: own for name, (_, own) in layers.items()}
     chosen = _divided(costs, batch, limit_bytes, shared=shared)
     made = {name: layer for name, (layer, _) in layers.items()}
-    planned = _judged(made, costs, chosen, batch, limit_bytes, 2 * rounds + 1, shared=shared)
+    planned = _kept(made, costs, chosen, batch, limit_bytes, 2 * rounds + 1, shared=shared)
     threads = next(iter(layers.values()))[0].threads
     return MicrobatchPlan(
         batch=batch, limit_bytes=limit_bytes, shared=shared, framework=found.name, threads=threads, layers=planned
@@ -117,7 +117,7 @@ def _divided(
     return {name: divide(own, batch, limit_bytes) for name, own in costs.items()}
 
 
-def _judged(
+def _kept(
     layers: Mapping[str, MeasuredLayer],
     costs: Mapping[str, Mapping[int, Cost]],
     chosen: Mapping[str, Division],

@@ -213,14 +213,14 @@ def _of_comparison(source: Source) -> _Series:
         if record["phase"] == "steady" and counts and record["round"] < rounds:
             grouped.setdefault((record["workload"], record["candidate"]), []).append((record["value"], record["calls"]))
     results = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
-    judged = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}
+    verdicts = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}
     statuses = {row["label"]: row["status"] for row in source.document["candidates"]}
     for key, samples in grouped.items():
         # A candidate that computes something else has no comparable time.
         if key not in results or statuses.get(key[1]) == "different":
             continue
         extra = {f"deep5_{name}": results[key][name] for name in ("median_s", "low_s", "high_s", "processes")}
-        extra["deep5_verdict"] = judged[key]["word"] if key in judged else None
+        extra["deep5_verdict"] = verdicts[key]["word"] if key in verdicts else None
         yield *key, [value for value, _ in samples], _same([calls for _, calls in samples]), extra
 
 

@@ -86,19 +86,19 @@ def _mean(values: Sequence[float], label: str) -> Cell:
 def study_list(study: ShownStudy) -> Markup:
     """The fastest candidate to the target; then each candidate's time to it, number of runs, and failures."""
     said = [] if study.finished else [element("li", "the study is ", element("b", "not finished", class_="bad"))]
-    judged = _judged(study)
-    if isinstance(judged, StudyFolder):
-        said.append(element("li", *_first(judged)))
+    timed = _timed(study)
+    if isinstance(timed, StudyFolder):
+        said.append(element("li", *_first(timed)))
     for name in study.settings:
         failed = len(study.failures[name])
         lost = element("b", f"{failed} failed", class_="bad") if failed else None
         runs = counted(len(study.runs[name]), "run")
-        took = f", {_took(judged.reached[name].values())}" if isinstance(judged, StudyFolder) else None
+        took = f", {_took(timed.reached[name].values())}" if isinstance(timed, StudyFolder) else None
         said.append(element("li", named(name), f": {runs}", ", " if lost else None, lost, took))
     return element("ul", said, class_="verdicts")
 
 
-def _judged(study: ShownStudy) -> StudyFolder | str:
+def _timed(study: ShownStudy) -> StudyFolder | str:
     """The study with its times to the target, or why these cannot be evaluated."""
     try:
         return load_study_folder(study.folder)
@@ -107,16 +107,16 @@ def _judged(study: ShownStudy) -> StudyFolder | str:
         return str(error).replace(str(study.folder), study.folder.name)
 
 
-def _first(judged: StudyFolder) -> tuple[Markup | str, ...]:
+def _first(timed: StudyFolder) -> tuple[Markup | str, ...]:
     """The candidate with the smallest median, if there is one."""
-    medians = {name: median_to_target([r.seconds for r in own.values()]) for name, own in judged.reached.items()}
+    medians = {name: median_to_target([r.seconds for r in own.values()]) for name, own in timed.reached.items()}
     best = min(medians, key=lambda name: medians[name])
     if math.isfinite(medians[best]):
         spread = "; each took, as the median over the seeds (least to most):" if len(medians) > 1 else ""
-        return f"first to a {judged.target}: ", element("b", named(best)), spread
-    some = any(math.isfinite(reached.seconds) for own in judged.reached.values() for reached in own.values())
+        return f"first to a {timed.target}: ", element("b", named(best)), spread
+    some = any(math.isfinite(reached.seconds) for own in timed.reached.values() for reached in own.values())
     word = element("b", "no candidate", class_="bad")
-    return word, f" reached a {judged.target}{' with more than half of its seeds' if some else ''}"
+    return word, f" reached a {timed.target}{' with more than half of its seeds' if some else ''}"
 
 
 def _took(reached: Collection[Reached]) -> str:
@@ -186,19 +186,19 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
 
 def _to_target(study: ShownStudy) -> Markup | None:
     """Each candidate's time to the target, or why it cannot be evaluated."""
-    judged = _judged(study)
-    if isinstance(judged, str):
-        return note([judged], "No time to the target", "")
-    columns, found = rows_to_target(judged)
+    timed = _timed(study)
+    if isinstance(timed, str):
+        return note([timed], "No time to the target", "")
+    columns, found = rows_to_target(timed)
     rows = [[named(name), *map(Cell.number, medians), by] for name, medians, by in found]
-    return table(f"Until a {judged.target}: median over the seeds", columns, rows)
+    return table(f"Until a {timed.target}: median over the seeds", columns, rows)
 
 
-def rows_to_target(judged: StudyFolder) -> tuple[list[str], list[tuple[str, list[float], str]]]:
+def rows_to_target(timed: StudyFolder) -> tuple[list[str], list[tuple[str, list[float], str]]]:
     """Heads of a table of times to the target; by candidate the medians of all measures, and how many runs had them."""
     columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
     rows = []
-    for name, own in judged.reached.items():
+    for name, own in timed.reached.items():
         medians = [median_to_target([getattr(reached, measure) for reached in own.values()]) for measure in MEASURES]
         there = sum(math.isfinite(reached.seconds) for reached in own.values())
         rows.append((name, medians, f"{there} of {len(own)}"))

@@ -13,7 +13,7 @@ from typing import Any
 from deep5.core.charts import PALETTE, above_title
 from deep5.core.errors import UsageError
 
-__all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "themed"]
+__all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "labeled", "themed"]
 
 INK, _SOFT, _GRID, _PAPER, BAND = "#1b1e23", "#545b66", "#dfe3e8", "#ffffff", "#d9dde3"
 WORDS = {"faster": PALETTE[0], "slower": PALETTE[1], "no difference shown": PALETTE[8]}
@@ -117,6 +117,11 @@ def inline(svg: str, label: str, number: int) -> str:
     checker = _Checker()
     checker.feed(svg)
     checker.close()
+    return labeled(svg, label, number)
+
+
+def labeled(svg: str, label: str, number: int) -> str:
+    """Label a picture that needs no check, and make its identifiers unique in its page; arguments as for `inline`."""
     svg = re.sub(r'(<[^<>]* id="|="url\(#)', rf"\1picture-{number}-", svg)
     width = re.search(r'^<svg [^<>]*?\bwidth="([0-9.]+)"', svg)
     # Scaled slightly up or down to fit; if it still does not fit, it scrolls.
