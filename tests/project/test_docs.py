@@ -252,7 +252,7 @@ def test_commands_are_understood(
         cube = "\n\ndef cube(x):\n    return x**3\n"
         operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
-    if "my_net.py" in words or "path=points.csv" in words:
+    if any(word.startswith("my_net.py") for word in words) or "path=points.csv" in words:
         write_points(tmp_path)
         write_net(tmp_path)
     if any(word.startswith("my_model.py") for word in words):
