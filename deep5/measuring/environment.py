@@ -20,7 +20,8 @@ from deep5.core.child_process import supervise
 from deep5.core.version import PACKAGE, __version__
 
 __all__ = [
-    "RECORDED",
+    "RECORDED_NAMES",
+    "RECORDED_PREFIXES",
     "Environment",
     "default_threads",
     "describe_environment",
@@ -37,15 +38,18 @@ PACKAGES = (
 )  # fmt: skip
 """Packages whose versions are listed by name; all others enter only the hash of the package list."""
 
-RECORDED = (
-    ("OMP", "KMP", "GOMP", "GOTO", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "VECLIB", "TF", "XLA", "JAX", "CUDA", "CUBLAS",
-     "CUDNN", "NCCL", "GLOO", "TORCH", "PYTORCH", "ATEN", "ORT", "MALLOC", "DEEP5"),
+RECORDED_PREFIXES = (
+    "OMP", "KMP", "GOMP", "GOTO", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "VECLIB", "TF", "XLA", "JAX", "CUDA", "CUBLAS",
+    "CUDNN", "NCCL", "GLOO", "TORCH", "PYTORCH", "ATEN", "ORT", "MALLOC", "DEEP5",
+)  # fmt: skip
+"""Prefixes, before an underscore, of environment variables that may change how frameworks compute."""
+RECORDED_NAMES = (
     "NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONMALLOC",
     "PYTHONPATH",
 )  # fmt: skip
-"""Environment variables that may change how frameworks compute: prefixes before an underscore, and names."""
+"""Further such variables."""
 
-_VARIABLE = re.compile(rf"(?:{'|'.join(RECORDED[0])})_.*|{'|'.join(RECORDED[1:])}")
+_VARIABLE = re.compile(rf"(?:{'|'.join(RECORDED_PREFIXES)})_.*|{'|'.join(RECORDED_NAMES)}")
 # Libraries set these when they are loaded, so the environments of two frameworks would differ. JAX and TensorFlow set
 # the log level; scikit-learn, which Keras loads, sets how OpenMP behaves in forked processes. The variables that
 # `start_ranks` sets differ in every run.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from deep5.core.variables import VARIABLES, Variable
-from deep5.measuring.environment import RECORDED
+from deep5.measuring.environment import RECORDED_NAMES, RECORDED_PREFIXES
 from tables import code, require, table, with_code
 
 HEAD = """\
@@ -62,9 +62,8 @@ def _entry(name: str, about: Variable) -> str:
 
 def _recorded() -> str:
     """A paragraph on the variables that results record."""
-    begin, *others = RECORDED
-    prefixes = ", ".join(code(f"{prefix}_…") for prefix in begin)
-    named = ", ".join(code(name) for name in others)
+    prefixes = ", ".join(code(f"{prefix}_…") for prefix in RECORDED_PREFIXES)
+    named = ", ".join(code(name) for name in RECORDED_NAMES)
     return (
         "Every result records the variables that may change how frameworks compute: those that begin with "
         f"{prefixes}; and {named}. Its hash of the environment includes them, except `DEEP5_CACHE`. Names that contain "

@@ -30,7 +30,7 @@ from command import Command
 from deep5.cli.group import CommandGroup
 from deep5.core.plugins import KINDS, REGISTERED
 from deep5.core.variables import VARIABLES, Variable, known_variable
-from deep5.measuring.environment import RECORDED
+from deep5.measuring.environment import RECORDED_NAMES
 from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, RECIPES, TRAINING, Key, Kind
 from deep5.recipe.recipe import Recipe
 from deep5.results.export.tables import RUN_COLUMNS
@@ -273,7 +273,7 @@ def sources() -> Iterator[Path]:
 
 
 def unknown_variables(source: str) -> list[str]:
-    found = {name for name in variables_in(source) if name and not known_variable(name) and name not in RECORDED}
+    found = {name for name in variables_in(source) if name and not known_variable(name) and name not in RECORDED_NAMES}
     # A prefix of names, such as SLURM_.
     return sorted(name for name in found if not (name.endswith("_") and known_variable(f"{name}X")))
 
