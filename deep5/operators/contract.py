@@ -56,6 +56,19 @@ def spec_of(value: Array) -> TensorSpec:
     return TensorSpec(shape=tuple(map(int, value.shape)), dtype=dtype_name(value.dtype))
 
 
+def conversion(got: str, expected: str) -> str:
+    """How to keep a floating-point element type, as the end of a message; "" if that is not what went wrong.
+
+    >>> conversion("float32", "bfloat16")
+    "; remedy: compute in the inputs' type, and make numbers arrays of it, as in xp.asarray(2.5, dtype=x.dtype)"
+    >>> conversion("bool", "float32")
+    ''
+    """
+    if got == expected or not (is_floating(got) and is_floating(expected)):
+        return ""
+    return "; remedy: compute in the inputs' type, and make numbers arrays of it, as in xp.asarray(2.5, dtype=x.dtype)"
+
+
 def check_inputs(operator: Operator, count: int) -> None:
     """Check the number of inputs against the signature of `specs`.
 
@@ -143,7 +156,9 @@ def check_outputs(operator: Operator, outputs: tuple[Any, ...], expected: Sequen
             raise OperatorError(f"{name}.forward returned {brief(value)} as output {number}; allowed: an array, {spec}")
         got = spec_of(value)
         if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # dimensions of an array are integers
-            raise OperatorError(f"{name}.forward: output {number}: {reason}, as its specs says")
+            raise OperatorError(
+                f"{name}.forward: output {number}: {reason}, as its specs says{conversion(got.dtype, spec.dtype)}"
+            )
 
 
 def check_gradients(
@@ -179,8 +194,10 @@ def check_gradients(
                 f"the input's shape, {list(value.shape)}"
             )
         if tuple(gradient.shape) != tuple(value.shape) or gradient.dtype != value.dtype:
+            got, wanted = spec_of(gradient), spec_of(value)
             raise OperatorError(
-                f"{name}.backward: gradient by input {number}: got {spec_of(gradient)}, expected {spec_of(value)}"
+                f"{name}.backward: gradient by input {number}: got {got}, expected {wanted}"
+                f"{conversion(got.dtype, wanted.dtype)}"
             )
     return tuple(gradient if needed else None for gradient, needed in zip(gradients, needs, strict=True))
 
