@@ -7,7 +7,7 @@ digits.
 
 from __future__ import annotations
 
-__all__ = ["count", "digits", "duration", "percent", "rate", "seconds", "seconds_between", "size", "time_unit"]
+__all__ = ["count", "digits", "duration", "percent", "rate", "ratio", "seconds", "seconds_between", "size", "time_unit"]
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
@@ -127,6 +127,25 @@ def digits(value: float, most: int = 3) -> str:
     ('1234', '0.123', '204')
     """
     return f"{value:.0f}" if 10**most - 0.5 <= abs(value) < 1e6 else f"{value:.{most}g}"
+
+
+def ratio(value: float, most: int = 3, *, decimals: int | None = None, one: float = 1.0) -> str:
+    """A ratio: only one that is exactly 1 prints as 1, because a verdict depends on the side on which it lies.
+
+    Args:
+        value: The ratio.
+        most: Number of significant digits; a ratio close to 1 has as many as distinguish it.
+        decimals: Number of decimals instead, for a column of equal ones.
+        one: What 1 is in its unit; 100 in percent.
+
+    >>> ratio(0.936), ratio(0.99996), ratio(1.0), ratio(0.9, decimals=2), ratio(99.998, decimals=1, one=100)
+    ('0.936', '0.99996', '1', '0.90', '99.998')
+    """
+    shown = digits(value, most) if decimals is None else f"{value:.{decimals}f}"
+    while float(shown) == one != value:
+        most += 1
+        shown = f"{value:.{most}g}"
+    return shown
 
 
 def _fitting(value: float, units: _Units) -> tuple[str, float]:

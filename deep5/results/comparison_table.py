@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.quantities import percent, seconds, seconds_between
+from deep5.core.quantities import percent, ratio, seconds, seconds_between
 from deep5.core.terminal import counted, plain
 from deep5.measuring.scheme import Scheme, scheme_of
 from deep5.results.combined_warnings import combined
@@ -171,16 +171,16 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         verdict = verdicts.get((row["workload"], row["candidate"]))
         name = f"{row['workload']}: {row['candidate']}" if several else row["candidate"]
         baseline = row["candidate"] == result.document["baseline"]
-        ratio = "1" if baseline else "-"
+        of_baseline = "1" if baseline else "-"
         if verdict is not None:
-            ratio = f"{verdict['ratio']:.3g}"
-            ratio += " a sample" if verdict["per"] == "sample" else ""
+            of_baseline = ratio(verdict["ratio"])
+            of_baseline += " a sample" if verdict["per"] == "sample" else ""
             if verdict["low"] is not None:
-                ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
+                of_baseline += f" ({ratio(verdict['low'])} to {ratio(verdict['high'])})"
         said = sentence(verdict, scheme) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
             said += "; it has other settings and a separate proof"
-        judged.append([name, seconds(row["median_s"]), ratio, said])
+        judged.append([name, seconds(row["median_s"]), of_baseline, said])
         interval = seconds_between(row["low_s"], row["high_s"])
         shown = [
             interval,

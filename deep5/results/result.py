@@ -56,6 +56,11 @@ class Verdict:
     missing: str | None = None
 
     @property
+    def is_ratio(self) -> bool:
+        """Whether value and interval are ratios, of which 1 means equal."""
+        return self.unit == "ratio"
+
+    @property
     def word(self) -> str:
         """One of `passed`, `FAILED`, `reported` (no goal), `not evaluated` (a goal, and a run that did not finish)."""
         if self.passed is None:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from deep5.core import quantities
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.terminal import counted
 from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
@@ -274,8 +275,8 @@ def _said(result: ComparisonResult) -> Iterator[str]:
         label, rows = candidate["label"], by_label.get(candidate["label"], [])
         if len(rows) == 1:
             low, high = rows[0]["low"], rows[0]["high"]
-            interval = "" if low is None or high is None else f" [{low:.3g}, {high:.3g}]"
-            yield f"{label} {rows[0]['ratio']:.3g}{interval} {rows[0]['word']}"
+            interval = "" if low is None or high is None else f" [{quantities.ratio(low)}, {quantities.ratio(high)}]"
+            yield f"{label} {quantities.ratio(rows[0]['ratio'])}{interval} {rows[0]['word']}"
         elif rows:
             yield f"{label} " + ", ".join(
                 f"{word} ({count} of {len(rows)})" for word, count in Counter(row["word"] for row in rows).items()

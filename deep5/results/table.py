@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from deep5.core.quantities import ratio
 from deep5.core.terminal import UNWRAPPED, plain, styled_where_fit
 
 if TYPE_CHECKING:
@@ -94,9 +95,13 @@ def _ranks(result: Result) -> str:
 def _value(verdict: Verdict, apart: str) -> str:
     if verdict.value is None:
         return "no value" if verdict.missing is None else f"no value: {verdict.missing}"
-    text = f"{verdict.value:.6g} {verdict.unit}".rstrip()
+    text = f"{_digits(verdict, verdict.value, 6)} {verdict.unit}".rstrip()
     if verdict.interval is None:
         return text
-    low, high = verdict.interval
+    low, high = (_digits(verdict, end, 5) for end in verdict.interval)
     confidence = "" if verdict.confidence is None else f" ({100 * verdict.confidence:g} %)"
-    return f"{text}{apart}{low:.5g} … {high:.5g}{confidence}"
+    return f"{text}{apart}{low} … {high}{confidence}"
+
+
+def _digits(verdict: Verdict, value: float, most: int) -> str:
+    return ratio(value, most) if verdict.is_ratio else f"{value:.{most}g}"

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OutputError, UsageError
-from deep5.core.quantities import percent, seconds, seconds_between
+from deep5.core.quantities import percent, ratio, seconds, seconds_between
 
 if TYPE_CHECKING:
     from deep5.testing.timed import Timed
@@ -148,11 +148,12 @@ def change_of(now_s: Sequence[float], before_s: Sequence[float]) -> str:
     if len(before_s) < _FEWEST:
         return ""
     try:
-        ratio, interval = ratio_of_medians(now_s, before_s)
+        middle, interval = ratio_of_medians(now_s, before_s)
     except Deep5Error:
         return ""
     word = "slower" if interval.low > 1 else "faster" if interval.high < 1 else "no change shown"
-    return f"{ratio:.3f} of before ({interval.low:.3f} … {interval.high:.3f}), {word}"
+    own, low, high = (ratio(value, decimals=3) for value in (middle, interval.low, interval.high))
+    return f"{own} of before ({low} … {high}), {word}"
 
 
 def shown(timed: Timed) -> str:

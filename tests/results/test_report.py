@@ -33,6 +33,7 @@ from deep5.results.report import collect, curves, report_figures, report_page
 from deep5.results.report.charts import ratio_chart, samples_chart
 from deep5.results.report.drawing import file_of
 from deep5.results.report.numbers import number, seconds
+from deep5.results.report.paper_tables import report_tables
 from deep5.results.report.theme import dark_rules, inline, themed
 from deep5.results.result import load
 from deep5.results.study.record import Study
@@ -633,6 +634,22 @@ def test_ratios_are_explained_where_they_are_first_told(page: str, tmp_path: Pat
     told = "below 1 is faster"
     assert page.index('id="verdicts"') < page.index(told) < page.index('class="verdicts"')
     assert told not in report_page(collect([cases.run(tmp_path)]))
+
+
+def test_an_end_of_an_interval_close_to_1_never_prints_as_1(tmp_path: Path, deep5: Command) -> None:
+    """The verdict "faster" says that the interval excludes 1."""
+    folder = cases.comparison(tmp_path, "close")
+    ends = {"ratio": 0.959, "low": 0.936, "high": 0.99996, "word": "faster"}
+    spoiled(folder, lambda document: document["verdicts"][0].update(ends))
+    out = io.StringIO()
+    comparison_tables(load_comparison(folder), Console(file=out, width=200))
+    (tables, _), page = report_tables(collect([folder])), report_page(collect([folder]))
+    for shown in (out.getvalue(), page, *(content.decode() for content in tables.values())):
+        assert "0.959 (0.936 to 0.99996)" in shown
+    assert re.search(r"<td[^>]*>0\.99996</td>", page), "a cell of the table of verdicts"
+    assert "0.959 [0.936, 0.99996] faster" in " ".join(
+        deep5("results", str(folder.parent), "--columns", "verdict").out.split()
+    )
 
 
 def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> None:

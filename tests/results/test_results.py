@@ -58,6 +58,13 @@ class Time(Metric):
         return Observer()
 
 
+class Slowdown(Metric):
+    name, unit, direction = "slowdown", "ratio", "lower"
+
+    def observer(self) -> Observer:
+        return Observer()
+
+
 AT_LEAST_97 = Goal(relation=">=", bound=97.0)
 AT_MOST_60 = Goal(relation="<=", bound=60.0)
 
@@ -705,6 +712,7 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
         metric_row(Time(), AT_MOST_60, value=math.inf),
         metric_row(Time(), None, value=1.25, interval=(1.0, 1.5)),
         metric_row(Time(), AT_MOST_60, evaluated=False),
+        metric_row(Slowdown(), AT_MOST_60, value=0.9999996, interval=(0.96, 0.999998)),
     ]
     document = full(
         run_id=folder.run_id, metrics=rows, accepted=False, reasons=["time [to] accuracy"], warnings=["drift"]
@@ -719,6 +727,8 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
     assert ["time_to_accuracy", "1.25 s", "reported"] in cells
     assert ["1 … 1.5"] in cells
     assert ["time_to_accuracy", "no value", "<= 60", "not evaluated"] in cells
+    assert ["slowdown", "0.9999996 ratio", "<= 60", "passed"] in cells
+    assert ["0.96 … 0.999998"] in cells, "not rounded to the ratio of equal times"
     assert "not accepted (closed; success)" in lines
     assert "  reason: time [to] accuracy" in lines
     assert "  warning: drift" in lines

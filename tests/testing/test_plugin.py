@@ -285,6 +285,7 @@ def test_changes_have_intervals() -> None:
     assert "slower" in change_of([2 * value for value in before], before)
     assert "faster" in change_of([value / 2 for value in before], before)
     assert "no change shown" in change_of(before, before)
+    assert "0.99998 … 0.99998), faster" in change_of([0.99998] * 25, [1.0] * 25)
     assert change_of(before, before[:3]) == ""
     assert change_of(before, [0.0] * 25) == ""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from deep5.core import quantities
 from deep5.core.arguments import is_whole
 from deep5.core.errors import NetworkError, UsageError, brief
 from deep5.core.framework import Framework
@@ -142,7 +143,8 @@ def _kept(
             else:
                 key = layers[name], division.parts
                 ratio = ratios[key] = ratios.get(key) or layers[name].ratio(division.parts, rounds)
-                shown = f"{in_parts(division.parts)} takes {ratio.low:.2f} to {ratio.high:.2f} of the time undivided"
+                ends = " to ".join(quantities.ratio(end, decimals=2) for end in (ratio.low, ratio.high))
+                shown = f"{in_parts(division.parts)} takes {ends} of the time undivided"
                 reason = f"faster: {shown}" if ratio.high < 1 else f"not shown to be faster: {shown}"
                 taken = division if ratio.high < 1 else undivided
         left[name] = taken.workspace_bytes

@@ -18,7 +18,7 @@ from deep5.measuring.samples import Interval, median_interval, paired_ratios
 from deep5.results.markup import Markup, clean, named
 from deep5.results.ranks_file import sample_files
 from deep5.results.report.chart_parts import SECONDS, WIDTH, Drawing, check_size, rows_axis, spread, within
-from deep5.results.report.numbers import number
+from deep5.results.report.numbers import ratio
 from deep5.results.report.tables import Cell, table
 from deep5.results.report.theme import BAND, INK
 from deep5.results.result import Result
@@ -84,7 +84,7 @@ def times_tables(run: Result) -> list[Markup]:
         [each.name, named(components[each.name], _NAME), *map(Cell.seconds, _ends(each)), Cell.number(len(each.values))]
         for each in times.seconds
     ]
-    ratios = [[f"{each.name} / baseline", *map(Cell.number, _ends(each))] for each in times.ratios]
+    ratios = [[f"{each.name} / baseline", *map(Cell.ratio, _ends(each))] for each in times.ratios]
     columns = ["median", "low", "high"]
     return [
         table("Times of a round", ["side", "component", *columns, "rounds"], seconds),
@@ -187,8 +187,8 @@ def _about(run: Result, times: _Times, rounds: int) -> str:
 
 
 def _ratio(each: _Series) -> str:
-    ends = "" if each.interval is None else f" ({number(each.interval.low)} to {number(each.interval.high)})"
-    return f"{number(each.middle)}{ends}"
+    ends = "" if each.interval is None else f" ({ratio(each.interval.low)} to {ratio(each.interval.high)})"
+    return f"{ratio(each.middle)}{ends}"
 
 
 def _components(run: Result) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import candidate_differences, machine_state
 from deep5.results.report.groups import badges
-from deep5.results.report.numbers import as_float, number, percent, seconds, verdict
+from deep5.results.report.numbers import as_float, number, percent, ratio, seconds, verdict
 from deep5.results.report.parts import facts, folded, guarded, note, what_ran
 from deep5.results.report.tables import Cell, table
 
@@ -48,7 +48,7 @@ def verdict_list(result: ComparisonResult) -> Markup:
         word = element("b", verdict(row, scheme), class_=_MARKS.get(row["word"]))
         where = f" on {row['workload']}" if len({own["workload"] for own in rows}) > 1 else ""
         names = named(row["candidate"]), " against ", named(row["baseline"]), where, ": "
-        said.append(element("li", *names, word, f", ratio {number(row['ratio'], 3)}{_interval(row)}{_per(row)}"))
+        said.append(element("li", *names, word, f", ratio {ratio(row['ratio'], 3)}{_interval(row)}{_per(row)}"))
     if len(rows) > 1 and (together := whole_table(rows)):
         said.append(element("li", together))
     for row in result.candidates:
@@ -73,7 +73,7 @@ def _counted(rows: Sequence[dict[str, Any]]) -> list[Markup]:
             if count := sum(row["word"] == word for row in own):
                 words += [", " if words else None, element("b", f"{word} on {count}", class_=_MARKS.get(word))]
         ratios = [row["ratio"] for row in own]
-        span = f"; ratios {number(min(ratios), 3)} to {number(max(ratios), 3)}"
+        span = f"; ratios {ratio(min(ratios), 3)} to {ratio(max(ratios), 3)}"
         names = named(candidate), " against ", named(own[0]["baseline"]), f", {len(own)} workloads: "
         said.append(element("li", *names, *words, span))
     return said
@@ -84,7 +84,7 @@ def _per(row: dict[str, Any]) -> str:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    return "" if row["low"] is None else f" ({number(row['low'], 3)} to {number(row['high'], 3)})"
+    return "" if row["low"] is None else f" ({ratio(row['low'], 3)} to {ratio(row['high'], 3)})"
 
 
 def verdict_table(result: ComparisonResult) -> Markup | None:
@@ -99,9 +99,9 @@ def verdict_table(result: ComparisonResult) -> Markup | None:
             named(row["candidate"]),
             *([named(row["workload"])] if several else []),
             Cell(shown=row["word"], mark=_MARKS.get(row["word"], "")),
-            Cell.number(row["ratio"]),
+            Cell.ratio(row["ratio"]),
             *([f"a {row['per']}"] if mixed else []),
-            *(Cell.number(row[key]) for key in ("low", "high")),
+            *(Cell.ratio(row[key]) for key in ("low", "high")),
             *(_excess(row[key]) for key in ("floor", "smallest")),
             *(Cell.number(row[key]) for key in ("p", "rounds")),
         ]

@@ -10,7 +10,7 @@ from deep5.core import quantities
 from deep5.measuring.scheme import Scheme
 from deep5.results.comparison_table import sentence
 
-__all__ = ["as_float", "number", "percent", "rate", "seconds", "size", "verdict"]
+__all__ = ["as_float", "number", "percent", "rate", "ratio", "seconds", "size", "verdict"]
 
 _HUGE, _SMALL = 1e6, 1e-3
 
@@ -60,6 +60,16 @@ def number(value: Any, digits: int = 4) -> str:
         return f"{parsed:.{digits}g}"
     mantissa, _, exponent = f"{parsed:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+
+
+def ratio(value: Any, digits: int = 4) -> str:
+    """A ratio; one that is close to 1 has as many digits as distinguish it from 1.
+
+    >>> ratio(0.99996), ratio(1.0), ratio(0.5), ratio(None), ratio("inf")
+    ('0.99996', '1', '0.5', '-', 'infinite')
+    """
+    shown = number(value, digits)
+    return quantities.ratio(float(value), digits) if shown == "1" else shown
 
 
 def seconds(value: Any) -> str:

@@ -9,7 +9,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from deep5.core.errors import UsageError
-from deep5.core.quantities import digits, time_unit
+from deep5.core.quantities import digits, ratio, time_unit
 from deep5.core.terminal import counted
 from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_table import quick_note
@@ -68,16 +68,20 @@ def _written(
     return (name, tabular(about, columns, rows, below).encode()) if rows else None
 
 
-def _digits(value: Any, most: int) -> TeX:
+def _digits(value: Any, most: int, *, of_ratio: bool = False) -> TeX:
     """A number with so many significant digits; a word for one that is none."""
     parsed = numbers.as_float(value)
     if parsed is None or not math.isfinite(parsed):
         return escape(numbers.number(value))
+    if of_ratio:
+        return number(ratio(parsed, most))
     return number(digits(parsed) if most == _FEW else f"{parsed:.{most}g}")
 
 
-def _span(low: Any, high: Any, most: int = _FEW) -> TeX:
-    return escape(_ABSENT) if None in (low, high) else joined(_digits(low, most), " to ", _digits(high, most))
+def _span(low: Any, high: Any, most: int = _FEW, *, of_ratio: bool = False) -> TeX:
+    if None in (low, high):
+        return escape(_ABSENT)
+    return joined(_digits(low, most, of_ratio=of_ratio), " to ", _digits(high, most, of_ratio=of_ratio))
 
 
 def _metrics(run: Result) -> _Table:
@@ -85,9 +89,11 @@ def _metrics(run: Result) -> _Table:
     rows = [
         [
             row.label.replace("_", " "),
-            _digits(row.value, 6),
+            _digits(row.value, 6, of_ratio=row.is_ratio),
             row.unit or _ABSENT,
-            _ABSENT if row.interval is None else joined(_span(*row.interval, 5), _confidence(row)),
+            _ABSENT
+            if row.interval is None
+            else joined(_span(*row.interval, 5, of_ratio=row.is_ratio), _confidence(row)),
             _ABSENT if row.goal is None else joined(_RELATIONS[row.goal.relation], " ", _digits(row.goal.bound, 6)),
             row.word,
         ]
@@ -138,8 +144,8 @@ def _order(value: Any) -> float:
 
 def _ratio(verdict: Mapping[str, Any]) -> TeX:
     each = " a sample" if verdict["per"] == "sample" else ""
-    span = "" if verdict["low"] is None else joined(" (", _span(verdict["low"], verdict["high"]), ")")
-    return joined(_digits(verdict["ratio"], _FEW), each, span)
+    span = "" if verdict["low"] is None else joined(" (", _span(verdict["low"], verdict["high"], of_ratio=True), ")")
+    return joined(_digits(verdict["ratio"], _FEW, of_ratio=True), each, span)
 
 
 def _operators(run: Result) -> _Table:

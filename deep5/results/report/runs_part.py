@@ -16,7 +16,7 @@ from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
 from deep5.results.report.groups import Group, badges, labels
-from deep5.results.report.numbers import number
+from deep5.results.report.numbers import number, ratio
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
 from deep5.results.report.ranks_part import ranks_part
@@ -72,9 +72,10 @@ def metric_cell(verdict: Verdict | None) -> Cell:
         return Cell.number(None)
     if verdict.value is None:
         return Cell(shown=named(f"- ({verdict.missing})" if verdict.missing else "-", 60), order=float("nan"))
-    text = number(verdict.value) + (f" {verdict.unit}" if math.isfinite(verdict.value) else "")
+    shown = ratio if verdict.is_ratio else number
+    text = shown(verdict.value) + (f" {verdict.unit}" if math.isfinite(verdict.value) else "")
     if verdict.interval is not None:
-        text += f" ({number(verdict.interval[0])} to {number(verdict.interval[1])})"
+        text += f" ({shown(verdict.interval[0])} to {shown(verdict.interval[1])})"
     if verdict.goal is not None:
         text += f", {verdict.word}: goal {verdict.goal.relation} {number(verdict.goal.bound)}"
     return Cell(shown=named(text, 100), order=verdict.value, mark=_MARKS.get(verdict.word, ""))

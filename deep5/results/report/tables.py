@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deep5.results.markup import Markup, element, named
-from deep5.results.report.numbers import as_float, number, seconds
+from deep5.results.report.numbers import as_float, number, ratio, seconds
 
 __all__ = ["Cell", "table"]
 
@@ -39,6 +39,11 @@ class Cell:
     def number(value: Any, mark: str = "") -> Cell:
         """A cell of a number."""
         return Cell(shown=number(value), order=_order(value), mark=mark)
+
+    @staticmethod
+    def ratio(value: Any) -> Cell:
+        """A cell of a ratio."""
+        return Cell(shown=ratio(value), order=_order(value))
 
     @staticmethod
     def seconds(value: Any, mark: str = "") -> Cell:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from deep5.core.errors import TooFewSamples
+from deep5.core.quantities import ratio
 from deep5.core.terminal import counted
 from deep5.measuring.samples import Interval, paired_ratios, ratio_interval
 from deep5.results.result import Result
@@ -262,9 +263,10 @@ def scaling_cells(scaling: Scaling) -> tuple[list[str], list[list[str]]]:
     rows = []
     for row in scaling.rows:
         low, high = row.ends if row.interval is None else (row.interval.low, row.interval.high)
-        ends = f" ({100 * low:.1f} … {100 * high:.1f})" if row is not scaling.rows[0] and len(row.seeds) > 1 else ""
+        own, least, most = (ratio(100 * share, decimals=1, one=100) for share in (row.efficiency, low, high))
+        ends = f" ({least} … {most})" if row is not scaling.rows[0] and len(row.seeds) > 1 else ""
         cells = [row.candidate, str(row.ranks), f"{1e3 * row.step_s:.4g}", f"{row.throughput:.4g}"]
-        cells += [f"{row.speedup:.3g}", f"{100 * row.efficiency:.1f}{ends}"]
+        cells += [ratio(row.speedup), f"{own}{ends}"]
         shown = "-" if row.serial_fraction is None else f"{row.serial_fraction:.3f}"
         rows.append([*cells, *([shown] if serial else [])])
     return [*heads, *(["serial fraction"] if serial else [])], rows
