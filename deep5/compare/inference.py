@@ -45,6 +45,7 @@ def _outputs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs on the first batches, in float64 and float32, of the recipe's framework or of another one by name."""
     from deep5.networks.transforms.precision import with_precision
+    from deep5.training.trajectory import reason_without
 
     report("the assembly")
     if name is not None:
@@ -63,7 +64,7 @@ def _outputs(
                 outputs = executor.inference(inputs)
                 found |= {f"{dtype}/{place}/{key}": np.array(to_numpy(value)) for key, value in outputs.items()}
         except Unsupported as error:
-            left_out.append(f"in {dtype}: {error}")
+            left_out.append(reason_without(dtype, error))
     answer = {
         "provenance": provenance_of(parts, first_batches=hash_of(batches)),
         "steps": len(batches),

@@ -7,7 +7,19 @@ digits.
 
 from __future__ import annotations
 
-__all__ = ["count", "digits", "duration", "percent", "rate", "ratio", "seconds", "seconds_between", "size", "time_unit"]
+__all__ = [
+    "count",
+    "digits",
+    "duration",
+    "percent",
+    "rate",
+    "ratio",
+    "seconds",
+    "seconds_between",
+    "size",
+    "time_unit",
+    "ulps",
+]
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
@@ -146,6 +158,20 @@ def ratio(value: float, most: int = 3, *, decimals: int | None = None, one: floa
         most += 1
         shown = f"{value:.{most}g}"
     return shown
+
+
+def ulps(value: float, most: int = 3) -> str:
+    """An error in units in the last place, without an exponent up to a billion.
+
+    Args:
+        value: The error.
+        most: Number of significant digits.
+
+    >>> ulps(9.96), ulps(16_837.2), ulps(1e-3), ulps(16_837.2, 2), ulps(3e12)
+    ('9.96', '16,800', '0.001', '17,000', '3e+12')
+    """
+    shown = f"{value:.{most}g}"
+    return f"{float(shown):,.0f}" if 10**most <= float(shown) < 1e9 else shown
 
 
 def _fitting(value: float, units: _Units) -> tuple[str, float]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.quantities import percent, ratio, seconds, seconds_between
+from deep5.core.quantities import percent, ratio, seconds, seconds_between, ulps
 from deep5.core.terminal import counted, plain
 from deep5.measuring.scheme import Scheme, scheme_of
 from deep5.results.combined_warnings import combined
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["comparison_tables", "quick_note", "sentence", "whole_table"]
+__all__ = ["comparison_tables", "left_out_of", "quick_note", "sentence", "whole_table"]
 
 _SHOWN = 2
 _LEAST_SHOWN_S = 0.5
@@ -107,8 +107,8 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
     for row in document["candidates"]:
         if row["reason"]:
             console.print(_text(f"{row['label']} is {row['status']}: {row['reason']}"), overflow="fold")
-        for reason in row["left_out"][:_SHOWN]:
-            console.print(_text(f"{row['label']}: {_of_part(_brief(reason), document['kind'])}"), overflow="fold")
+        for reason in left_out_of(document, row, _brief)[:_SHOWN]:
+            console.print(_text(f"{row['label']}: {reason}"), overflow="fold")
         if (count := len(row["left_out"]) - _SHOWN) > 0:
             console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
@@ -147,11 +147,28 @@ def _brief(words: str) -> str:
     return f"{shown} … ({counted(len(rest), 'line')} more in {COMPARISON})" if rest else shown
 
 
-def _of_part(words: str, kind: str) -> str:
-    """The part of the proof in which a candidate could not take part, derived from the dtype in the reason."""
-    parts = {"float64": "part (a)", "float32": "part (b)" if kind == "inference" else "parts (b), (c), (d)"}
-    dtype = words.removeprefix("in ").partition(":")[0]
-    return f"{parts[dtype]} left out: {words}" if dtype in parts else f"left out: {words}"
+def left_out_of(document: dict[str, Any], row: dict[str, Any], shown: Callable[[str], str] = str) -> list[str]:
+    """Where a candidate could not take part in the proof, and why; and the parts that remain, if these are enough.
+
+    Args:
+        document: comparison.json.
+        row: A row of its `candidates`.
+        shown: Shortens a reason.
+    """
+    own = {each["part"] for each in document["equivalence"] if each["candidate"] == row["label"]}
+    parts = {"float64": ["a"], "float32": ["b"] if document["kind"] == "inference" else ["b", "c", "d"]}
+    said = []
+    for reason in row["left_out"]:
+        dtype = reason.removeprefix("in ").partition(":")[0]
+        place = f"{_named(parts[dtype])} left out" if dtype in parts else "left out"
+        enough = dtype in parts and own and row["status"] in ("proved", "timed")
+        then = f"; nothing needs to be done: the proof still has {_named(sorted(own))}" if enough else ""
+        said.append(f"{place}: {shown(reason)}{then}")
+    return said
+
+
+def _named(parts: Sequence[str]) -> str:
+    return f"{'part' if len(parts) == 1 else 'parts'} {', '.join(f'({part})' for part in parts)}"
 
 
 def _differing(document: dict[str, Any]) -> list[str]:
@@ -222,7 +239,7 @@ def _proof(document: dict[str, Any], console: Console) -> None:
             row["candidate"],
             f"({row['part']}) {row['workload'] + ': ' if row['workload'] else ''}{row['what']}",
             f"{float(row['relative']):.1e}",
-            f"{float(row['ulps']):.3g}",
+            ulps(float(row["ulps"])),
             f"{float(row['allowed']):.0e}",
             "same" if row["passed"] else "DIFFERENT",
         ]
@@ -231,6 +248,8 @@ def _proof(document: dict[str, Any], console: Console) -> None:
     steps = document["proof"]["steps"]
     over = "" if steps is None else f" over {steps} {'batches' if document['kind'] == 'inference' else 'steps'}"
     _table(console, ["candidate", f"proof{over}: the worst row of each part", "error", "ULPs", "allowed", ""], rows)
+    if rows:
+        console.print(_text("same: error <= allowed; ULPs, the difference in units in the last place, do not decide"))
 
 
 def _share(row: dict[str, Any]) -> float:

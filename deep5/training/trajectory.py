@@ -7,6 +7,7 @@ free-running, float32 restarted from the float64 state, gradients, and float32 f
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from deep5.networks.network import Network
 from deep5.training.replay import Batch, Make, Replayed, Schedules, Waypoints, free_running, unscheduled
 from deep5.training.rule import UpdateRule
 
-__all__ = ["Comparison", "Played", "Proof", "play", "prove_same_trajectory", "same_trajectory"]
+__all__ = ["Comparison", "Played", "Proof", "play", "prove_same_trajectory", "reason_without", "same_trajectory"]
 
 # Measured on correct implementations of smooth and non-smooth networks, with margin: two orders of magnitude above the
 # rounding of the element type times the depth, far below the effect of one wrong hyperparameter or gradient.
@@ -40,6 +41,8 @@ _UPDATE = 1e-5
 # Two compiled programs of one framework may round a gradient differently and end up on different sides of a kink;
 # the difference is still far below a percent.
 _WHOLE = 1e-3
+# What a back-end suggests against an element type without kernels.
+_OF_PRECISION = re.compile(r"; remedy: [^;\n]*with_precision\([^)\n]*\)")
 
 
 class Comparison(NamedTuple):
@@ -218,8 +221,23 @@ def play(
             else:
                 gradients = waypoints.gradients(executor(network), batches)
         except Unsupported as error:
-            left_out.append(f"in {dtype}: {error}")
+            left_out.append(reason_without(dtype, error))
     return Played(losses=losses, replayed=replayed, gradients=gradients, left_out=left_out)
+
+
+def reason_without(dtype: str, error: Unsupported) -> str:
+    """Why a back-end is excluded from the parts of a proof in an element type: `"in DTYPE: REASON"`.
+
+    The proof sets the element type, so another precision of the network, which a back-end may suggest, is no remedy.
+
+    Args:
+        dtype: The element type.
+        error: The back-end's own reason.
+
+    >>> reason_without("float64", Unsupported("no kernel; remedy: deep5.networks.with_precision(network, 'float32')"))
+    'in float64: no kernel'
+    """
+    return f"in {dtype}: {_OF_PRECISION.sub('', str(error))}"
 
 
 def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smooth: bool) -> Proof:

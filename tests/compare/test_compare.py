@@ -375,10 +375,13 @@ def shown(result: Any) -> str:
 
 def test_what_the_terminal_shows(quick: Any) -> None:
     told = shown(quick)
-    remedy = "remedy: deep5.networks.with_precision(network, 'float32')"
-    lacks = f"Conv_1 (Conv): ONNX Runtime has no kernel for Conv in float64; allowed: float32; {remedy}"
+    lacks = "Conv_1 (Conv): ONNX Runtime has no kernel for Conv in float64; allowed: float32"
     said = f"onnxruntime: part (a) left out: in float64: onnxruntime cannot run this network: {lacks} … "
-    assert f"{said}(3 lines more in comparison.json)" in told
+    left = "nothing needs to be done: the proof still has parts (b), (c), (d)"
+    assert f"{said}(3 lines more in comparison.json); {left}" in told
+    # Another precision is the proof's choice, and no remedy.
+    assert "with_precision" not in told + json.dumps(quick.document)
+    assert "same: error <= allowed; ULPs, the difference in units in the last place, do not decide" in told
     assert f"proof over {STEPS} steps: the worst row of each part" in told
     assert "other settings" not in told
     (line,) = re.findall(r"took .*: proof .*", told)

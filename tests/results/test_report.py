@@ -652,6 +652,16 @@ def test_an_end_of_an_interval_close_to_1_never_prints_as_1(tmp_path: Path, deep
     )
 
 
+def test_many_ulps_have_no_exponent(tmp_path: Path) -> None:
+    folder = cases.comparison(tmp_path, rounds=2)
+    spoiled(folder, lambda document: [row.update(ulps=16_837.2) for row in document["equivalence"]])
+    out = io.StringIO()
+    comparison_tables(load_comparison(folder), Console(file=out, width=200))
+    for shown in (out.getvalue(), report_page(collect([folder]))):
+        assert re.search(r"16,8[04]0?", shown)
+        assert "e+04" not in shown
+
+
 def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> None:
     folder = cases.comparison(tmp_path, rounds=2)
     spoiled(folder, lambda document: document.update(results=document["results"][:1], verdicts=[]))

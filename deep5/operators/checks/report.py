@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.core.notebook import render
-from deep5.core.quantities import percent
+from deep5.core.quantities import percent, ulps
 from deep5.operators.checks.tolerance import LEGEND
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class OperatorReport:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         for row in rows:
-            numbers = (_short(row.error), _short(row.allowed), _short(row.ulps))
+            numbers = (_short(row.error), _short(row.allowed), "" if row.ulps is None else ulps(row.ulps, 2))
             table.add_row(Text(row.check), *map(Text, numbers), Text(row.verdict, style=_STYLE[row.verdict]))
         console.print(table)
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deep5.core.quantities import ulps
 from deep5.core.tensors import numpy_dtype
 from deep5.operators.checks.inputs import floating
 from deep5.operators.contract import is_floating
@@ -213,7 +214,7 @@ def deviation(
         error, room = float(difference[at]), float(allowed[at])
         unit = _unit(abs(float(want[at])), limits)
         relative = error / abs(float(want[at])) if want[at] else (0.0 if error == 0 else np.inf)
-    story = _story(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {error / unit:.3g} ulps")
+    story = _story(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {ulps(error / unit)} ulps")
     return Deviation(error, float(relative), error / unit, room, story, beyond, got.size)
 
 

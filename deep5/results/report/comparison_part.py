@@ -8,7 +8,7 @@ from typing import Any
 from deep5.measuring.scheme import scheme_of
 from deep5.results.combined_warnings import combined
 from deep5.results.comparison import ComparisonResult
-from deep5.results.comparison_table import quick_note, whole_table
+from deep5.results.comparison_table import left_out_of, quick_note, whole_table
 from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.drawing import Pen
@@ -247,7 +247,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
     warnings = [*([quick_note(document)] if document["mode"] == "quick" else []), *combined(document["warnings"])]
     left_out: dict[str, list[str]] = {}
     for row in document["candidates"]:
-        for reason in row["left_out"]:
+        for reason in left_out_of(document, row):
             left_out.setdefault(reason, []).append(row["label"])
     system = document["system"]
     return element(
