@@ -40,10 +40,12 @@ class OwnModel(ABC):
     Attributes:
         name: Name of the model's class.
         kind: Name of the library's base class, such as `"torch.nn.Module"`.
+        class_axis: The axis of the output with the classes of the loss `"cross_entropy"`; None: another loss.
     """
 
     name: str
     kind: str
+    class_axis: int | None = None
 
     @abstractmethod
     def executor(self, seed: int) -> GraphExecutor:

@@ -103,7 +103,9 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
         network, maker.name = executor.network, executor.settings().get("framework", maker.name)
     if found is not None:
         maker.warnings += [f"the export of {found.document['name']}: {change}" for change in found.changes]
-    train_sampler, validation, batch_size = samplers(parts, network, splits(), seeds["order"], communicator)
+    train_sampler, validation, batch_size = samplers(
+        parts, network, None if found is None else found.own, splits(), seeds["order"], communicator
+    )
     if executor is None:
         executor = build(network, noise)
     settings = maker.settle(executor)

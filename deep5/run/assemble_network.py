@@ -17,9 +17,11 @@ from deep5.recipe.part import Part, Parts
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["NetworkPart", "network_part", "with_loss"]
+__all__ = ["LABEL", "NetworkPart", "network_part", "with_loss"]
 
-_LABEL = "label"
+LABEL = "label"
+"""The part of a sample with its label, for a loss by name and for models of libraries."""
+
 _REMEDY = "remedy: loss='cross_entropy', 'mse' or 'binary_cross_entropy' in the recipe"
 
 
@@ -142,15 +144,15 @@ def with_loss(parts: Parts, network: Network, splits: Callable[[], Any]) -> Netw
         )
     inputs = _inputs(parts["dataset"], splits())
     try:
-        named = _named(network, [name for name in inputs if name != _LABEL])
-        return named.add_loss("logits", loss, label_spec=inputs[_LABEL])
+        named = _named(network, [name for name in inputs if name != LABEL])
+        return named.add_loss("logits", loss, label_spec=inputs[LABEL])
     except NetworkError as error:
         raise RecipeError(f"{where}'model': {error}") from error
 
 
 def _named(network: Network, parts: list[str]) -> Network:
     """A graph whose inputs have the names of a data set's parts, and whose scores are `logits`."""
-    inputs, outputs = [name for name in network.inputs if name != _LABEL], list(network.outputs)
+    inputs, outputs = [name for name in network.inputs if name != LABEL], list(network.outputs)
     if "logits" not in outputs:
         if len(outputs) != 1:
             raise NetworkError(
@@ -180,7 +182,7 @@ def _exported(
     if found.frozen:
         graph = graph.freeze(*found.frozen)
     if "loss" not in graph.outputs:
-        graph = graph.add_loss("logits", loss, label_spec=inputs[_LABEL])
+        graph = graph.add_loss("logits", loss, label_spec=inputs[LABEL])
     document = _document(parts, own.name, own.kind, f"exported by {found.exporter}")
     return graph, {**document, "changes": list(found.changes)}
 
@@ -194,11 +196,11 @@ def _document(parts: Parts, name: str, kind: str, form: str) -> dict[str, Any]:
 def _inputs(part: Part, splits: Any) -> dict[str, TensorSpec]:
     """The parts of the data set's samples with the batch dimension, the label last."""
     specs = splits.train.specs
-    if _LABEL not in specs or len(specs) < 2:
+    if LABEL not in specs or len(specs) < 2:
         raise RecipeError(
-            f"{part.where}the samples of the data set have {', '.join(specs)}; allowed: inputs and a {_LABEL!r}"
+            f"{part.where}the samples of the data set have {', '.join(specs)}; allowed: inputs and a {LABEL!r}"
         )
     if any(spec.collection for spec in specs.values()):
         raise Unsupported("a data set of tensors only")
-    ordered = [*(name for name in specs if name != _LABEL), _LABEL]
+    ordered = [*(name for name in specs if name != LABEL), LABEL]
     return {name: TensorSpec(shape=("N", *specs[name].shape), dtype=specs[name].dtype) for name in ordered}

@@ -8,17 +8,34 @@ from deep5.core.errors import RecipeError, UsageError, contained, described
 from deep5.core.progress import Ongoing
 from deep5.recipe.faults import batch_size_fault
 from deep5.recipe.part import Part, Parts
+from deep5.run.assemble_network import LABEL
 
 if TYPE_CHECKING:
     from deep5.core.communicator import Communicator
+    from deep5.core.own_model import OwnModel
 
 __all__ = ["length", "samplers", "splits_of"]
 
 
 def samplers(
-    parts: Parts, network: Any, splits: Any, seed: int, communicator: Communicator | None
+    parts: Parts, network: Any, own: OwnModel | None, splits: Any, seed: int, communicator: Communicator | None
 ) -> tuple[Any, Any, int]:
-    """Samplers of the training and evaluation batches, restricted to this rank's part."""
+    """Samplers of the training and evaluation batches, restricted to this rank's part.
+
+    Args:
+        parts: The recipe's parts, by key.
+        network: What runs.
+        own: The model of a framework's library that the network is made of, if there is one.
+        splits: The data set.
+        seed: Seed of the order.
+        communicator: Communicator of the ranks that train together; None: a single process.
+
+    Returns:
+        Both samplers, and the size of a training batch.
+
+    Raises:
+        RecipeError: The data set does not fit the network, the batch size or the ranks.
+    """
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
@@ -40,7 +57,7 @@ def samplers(
     ):
         transforms = parts[listed].transforms()
         try:
-            _check_labels(network, samples, "training" if key == "train_sampler" else "test")
+            _check_labels(network, own, samples, "training" if key == "train_sampler" else "test")
             fit, transforms = fitted(samples, transforms, network.inputs)
         except UsageError as error:
             what, mark, remedy = str(error).partition("; remedy: ")
@@ -80,15 +97,21 @@ def samplers(
     return made[0], made[1], size
 
 
-def _check_labels(network: Any, samples: Any, what: str) -> None:
-    """Reject invalid class labels before training starts."""
+def _check_labels(network: Any, own: OwnModel | None, samples: Any, what: str) -> None:
+    """Reject invalid class labels before training starts, of a graph and of native code."""
     from deep5.networks.labels import label_inputs
     from deep5.networks.network import Network
     from deep5.training.dataset import check_labels
 
-    for labels in label_inputs(network) if isinstance(network, Network) else ():
-        if labels.name in samples.specs:
-            check_labels(samples, labels.classes, name=labels.name, ignore=labels.ignored, what=what)
+    ranges: dict[str, tuple[int, int | None]] = {}
+    if own is not None and own.class_axis is not None:
+        classes = network.outputs["logits"].shape[own.class_axis]
+        ranges = {LABEL: (classes, None)} if isinstance(classes, int) else {}
+    if isinstance(network, Network):
+        ranges |= {each.name: (each.classes, each.ignored) for each in label_inputs(network)}
+    for name, (classes, ignored) in ranges.items():
+        if name in samples.specs:
+            check_labels(samples, classes, name=name, ignore=ignored, what=what)
 
 
 def _first_size(given: Any, where: str) -> int:

@@ -68,7 +68,7 @@ def _checked(parts: Parts) -> list[str]:
             check_names(network)
         except Deep5Error as error:
             raise RecipeError(f"{parts['model'].where}'model': {error}") from error
-        samplers(parts, network, splits(), derive_seed(seed, "order"), None)
+        samplers(parts, network, found.own, splits(), derive_seed(seed, "order"), None)
     except RecipeError as error:
         if not isinstance(error.__cause__, DataMissing):
             raise

@@ -316,10 +316,14 @@ def check_labels(
     if not wrong.any():
         return
     place = np.unravel_index(int(wrong.argmax()), labels.shape)
+    used = labels if ignore is None else labels[labels != ignore]
+    least, most = int(used.min()), int(used.max())
+    needed = f"{most + 1} classes (labels {least} to {most})" if most >= classes else f"labels {least} to {most}"
+    larger = f"a network of {most + 1} outputs, or " if most >= classes else ""
     raise UsageError(
-        f"{name!r} of the {what + ' ' if what else ''}sample {place[0]} is {labels[place]}; allowed: 0 to "
-        f"{classes - 1}, the network's {classes} classes ({int(wrong.sum())} labels are out of range); remedy: a "
-        f"network of {int(labels.max()) + 1} classes, or labels that count from 0"
+        f"{name!r} of the {what + ' ' if what else ''}sample {place[0]} is {labels[place]}: the network has {classes} "
+        f"outputs, the data set {needed}; allowed: 0 to {classes - 1} ({int(wrong.sum())} labels are out of range); "
+        f"remedy: {larger}labels that count from 0"
     )
 
 

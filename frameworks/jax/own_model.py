@@ -85,7 +85,7 @@ class JAXModel(OwnModel):
         self._model, self._inputs, self._device, self._seed = model, dict(inputs), device, seed
         self._loss = _LOSSES[loss] if isinstance(loss, str) else loss
         # The losses of graphs have the classes on axis 1, which is the last axis only of a matrix.
-        self._classes_last = loss == "cross_entropy"
+        self.class_axis = -1 if loss == "cross_entropy" else None
         self._own_loss = not isinstance(loss, str)
         self.name = type(model).__name__ if is_flax(model) else said_of(model[1])
         self.kind = "flax.nnx.Module" if is_nnx(model) else "flax.linen.Module" if is_flax(model) else "JAX functions"
@@ -182,7 +182,7 @@ class JAXModel(OwnModel):
             inputs=self._inputs,
             run=outputs,
             noise=noise,
-            with_loss=self._own_loss or (self._classes_last and len(getattr(output, "shape", ())) != _MATRIX),
+            with_loss=self._own_loss or (self.class_axis is not None and len(getattr(output, "shape", ())) != _MATRIX),
         )
 
     def _parts(self) -> tuple[Any, Any, Callable[..., Any], tuple[str, ...]]:

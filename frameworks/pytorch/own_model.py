@@ -80,6 +80,7 @@ class TorchModel(OwnModel):
     ) -> None:
         self.name, self._loss, self._inputs = type(module).__name__, loss, dict(inputs)
         self._module, self._device = module.to(device), device
+        self.class_axis = 1 if loss == "cross_entropy" else None
 
     def executor(self, seed: int) -> GraphExecutor:
         """The module as it is; see `OwnModel.executor`."""

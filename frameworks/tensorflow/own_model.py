@@ -67,6 +67,7 @@ class KerasModel(OwnModel):
         self.name, self._model, self._inputs = type(model).__name__, model, dict(inputs)
         self._named = isinstance(loss, str)
         self._loss = _LOSSES[loss] if isinstance(loss, str) else loss
+        self.class_axis = -1 if loss == "cross_entropy" else None
         if not model.built:
             *given, _ = inputs.items()
             shapes = [[_SAMPLES if isinstance(extent, str) else extent for extent in spec.shape] for _, spec in given]

@@ -191,7 +191,7 @@ def test_an_exit_in_a_process_of_a_candidate_is_a_failure(command: str, deep5: C
         ("MUTABLE['schedules'] = {'lr': -0.1}", "the schedule of 'lr' is -0.1; allowed: a number of at least 0"),
         ("MUTABLE['schedules'] = {'rate': 0.1}", "unknown hyperparameter of SGD 'rate'"),
         ("FIXED['dataset_kwargs']['shape'] = (5,)", "'input' are float32[5] but the network takes float32[N, 4]"),
-        ("FIXED['dataset_kwargs']['classes'] = 7", "allowed: 0 to 2, the network's 3 classes"),
+        ("FIXED['dataset_kwargs']['classes'] = 7", "the network has 3 outputs, the data set 7 classes"),
         ("FIXED['model_kwargs']['features'] = -4", "got features = -4"),
         ("MUTABLE['batch_size'] = 61", "'batch_size' is 61; allowed: at most 60"),
         ("MUTABLE['events'] = [object()]", "'events' gives a object"),

@@ -343,7 +343,8 @@ def test_labels_that_are_no_class_are_refused_before_anything_runs(deep5: Comman
     )
     answer = deep5("run", "own.py", "--quiet")
     assert answer.status == 2
-    assert "'label' of the training sample 2 is 2; allowed: 0 to 1, the network's 2 classes (7 labels are" in answer.err
+    assert "'label' of the training sample 2 is 2: the network has 2 outputs, the data set 3 classes" in answer.err
+    assert "allowed: 0 to 1 (7 labels are out of range); remedy: a network of 3 outputs" in answer.err
     assert not Path("results").exists()
 
 

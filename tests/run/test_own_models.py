@@ -151,6 +151,30 @@ class Own(keras.Model):
     def call(self, x):
         return self.a(x)
 """
+SEQUENCES = """
+def module(classes):
+    from torch import nn
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, classes)
+
+        def forward(self, x):
+            return self.table(x).transpose(1, 2)
+
+    return Scores()
+
+def pair(classes):
+    import jax
+
+    return lambda key, x: {"w": jax.random.normal(key, (5, classes))}, lambda parameters, x: parameters["w"][x]
+
+def layers(classes):
+    import keras
+
+    return keras.Sequential([keras.Input((6,), dtype="int64"), keras.layers.Embedding(5, classes)])
+"""
 DATA = {"dataset": "synthetic", "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 64, "test": 16}, "epochs": 1}
 
 
@@ -260,6 +284,47 @@ def test_a_model_of_a_library_trains_as_it_is(model: str, name: str, kind: str, 
     key = "trained_weights"
     assert first["provenance"][key] == again["provenance"][key] != other["provenance"][key]
     assert not audit([folder / "out"]).findings
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("torch_nets.py:Net", "pytorch"),
+        ("torch_nets.py:Net", "reference"),
+        ("flax_nets.py:Linen", "jax"),
+        ("flax_nets.py:pair", "jax"),
+        ("flax_nets.py:pair", "reference"),
+        ("keras_nets.py:model", "tensorflow"),
+        ("net.onnx", "onnxruntime"),
+        ("a network", "reference"),
+    ],
+)
+def test_too_few_outputs_for_the_labels_are_refused_before_a_run(model: str, name: str, folder: Path) -> None:
+    path = saved(folder / "net.onnx")
+    given = d5.Network.from_onnx(path) if model == "a network" else model
+    more = {**DATA["dataset_kwargs"], "classes": 5}
+    made = recipe(folder, given, name, fixed=False, dataset_kwargs=more)
+    message = (
+        r"'label' of the training sample \d+ is [34]: the network has 3 outputs, the data set 5 classes "
+        r"\(labels 0 to 4\); allowed: 0 to 2 .*; remedy: a network of 5 outputs, or "
+    )
+    for attempt in (check_recipe, lambda recipe: run(recipe, folder)):
+        with pytest.raises(RecipeError, match=message):
+            attempt(made)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(("model", "name"), [("module", "pytorch"), ("pair", "jax"), ("layers", "tensorflow")])
+def test_the_classes_are_on_the_axis_of_the_loss_of_the_library(model: str, name: str, folder: Path) -> None:
+    (folder / "by_token.py").write_text(SEQUENCES)
+
+    def check(classes: int) -> None:
+        own = {"model_kwargs": {"classes": classes}, "dataset": sequences, "dataset_kwargs": None}
+        check_recipe(recipe(folder, f"by_token.py:{model}", name, fixed=False, **own))
+
+    check(5)
+    with pytest.raises(RecipeError, match=r"is 4: the network has 4 outputs, the data set 5 classes"):
+        check(4)
 
 
 def test_each_run_trains_a_copy_of_an_object(folder: Path) -> None:

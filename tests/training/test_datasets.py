@@ -345,11 +345,12 @@ def test_labels_are_held_to_the_classes() -> None:
     check_labels(data, 4)
     with pytest.raises(
         UsageError,
-        match=r"'label' of the training sample 2 is 3; allowed: 0 to 2, the network's 3 classes .*a network of 4",
+        match=r"'label' of the training sample 2 is 3: the network has 3 outputs, the data set 4 classes "
+        r"\(labels 0 to 3\); allowed: 0 to 2 \(1 labels .*; remedy: a network of 4 outputs, or labels that",
     ):
         check_labels(data, 3, what="training")
     below = ArrayDataset({"label": np.array([[0, 1], [1, -1]])})
-    with pytest.raises(UsageError, match=r"'label' of the sample 1 is -1; allowed: 0 to 1"):
+    with pytest.raises(UsageError, match=r"sample 1 is -1: .* the data set labels -1 to 1; .*remedy: labels that"):
         check_labels(below, 2)
     check_labels(below, 2, ignore=-1)
     check_labels(ArrayDataset({"label": np.array([0.5, 9.0])}), 2)  # labels of a regression

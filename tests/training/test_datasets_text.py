@@ -50,7 +50,7 @@ def test_windows_of_characters(rhyme: Path) -> None:
     assert known is not None
     np.testing.assert_array_equal(known, train["label"])
     # So that a network of too few classes is refused before it trains.
-    with pytest.raises(UsageError, match=r"the network's 3 classes .*remedy: a network of "):
+    with pytest.raises(UsageError, match=r"the network has 3 outputs, .*remedy: a network of "):
         check_labels(splits.train, 3)
     assert text(str(rhyme), length=16, tokens="bytes").train.labels() is None
     order = [ids.tolist() for ids, _ in ShuffleSampler(splits.train, 7, seed=1).batches(0, start=2)]
