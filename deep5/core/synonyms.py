@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = ["SYNONYMS", "nearest"]
@@ -107,7 +108,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 def nearest(got: str, allowed: Iterable[str]) -> str | None:
     """The allowed name that was probably meant, or None.
 
-    The order of preference: the same letters in another case, a synonym, a similar spelling of a name or of a synonym.
+    The order of preference: the same letters in another case, a synonym, a misspelling of a name or of a synonym.
 
     >>> nearest("torch", ["jax", "pytorch"]), nearest("trian", ["check", "run"]), nearest("x", ["run"])
     ('pytorch', 'run', None)
@@ -126,9 +127,47 @@ def nearest(got: str, allowed: Iterable[str]) -> str | None:
     # Most words are similar to some short one.
     short = {other: name for other, name in meant.items() if len(other) <= 3}
     for words, cutoff in ((near, 0.6), (short, 0.8)):
-        if close := difflib.get_close_matches(word.casefold(), words, n=1, cutoff=cutoff):
-            return words[close[0]]
+        for close in difflib.get_close_matches(word.casefold(), words, n=5, cutoff=cutoff):
+            if _is_misspelt(word.casefold(), close):
+                return words[close]
     return None
+
+
+def _is_misspelt(got: str, name: str) -> bool:
+    """Whether a user who typed one of two similar words may have meant the other.
+
+    What both have in common, such as a folder or `.py`, does not count. Of the rest, at most half of the letters
+    differ, or one is the beginning or the end of the other, or has all words of the other.
+    """
+    first, second = re.split(r"[./]", got), re.split(r"[./]", name)
+    for at in (0, -1):
+        while first and second and first[at] == second[at]:
+            del first[at], second[at]
+    one, other = sorted((".".join(first), ".".join(second)), key=len)
+    if other.startswith(one) or other.endswith(one) or set(_words(one)) <= set(_words(other)):
+        return True
+    return len(other) <= _LONGEST and _slips(one, other) <= len(other) // 2
+
+
+# A longer word is no misspelling, and takes long to compare.
+_LONGEST = 200
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[_\W]+", name)
+
+
+def _slips(one: str, other: str) -> int:
+    """Optimal string alignment distance: inserted, omitted and wrong letters, and neighbors in the wrong order."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one):
+        two_before, before, row = before, row, [i + 1]
+        for j, wanted in enumerate(other):
+            row.append(min(before[j + 1] + 1, row[j] + 1, before[j] + (letter != wanted)))
+            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
+                row[-1] = min(row[-1], two_before[j - 1] + 1)
+    return row[-1]
 
 
 def _first(targets: Iterable[str], known: set[str]) -> str | None:

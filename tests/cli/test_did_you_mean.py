@@ -256,6 +256,34 @@ def test_a_name_in_another_case_is_preferred_to_a_synonym() -> None:
     assert nearest("NumPy", ["numpy", "reference"]) == "numpy"
 
 
+@pytest.mark.parametrize(
+    ("got", "name", "is_meant"),
+    [
+        ("nofile.py", "net.py", False),  # the ending is all they share
+        ("runs/today/nofile.py", "runs/today/net.py", False),
+        ("nets.py", "net.py", True),
+        ("runs/nte.py", "runs/net.py", True),
+        ("notes.py", "net.py", False),
+        ("linear", "lars", False),
+        ("fc1.wieght", "fc1.weight", True),
+        ("optim", "optimizer", True),
+        ("accuracy", "test_accuracy", True),
+        ("clip_gradient_norm", "clip_norm", True),
+    ],
+)
+def test_only_a_misspelling_is_suggested(got: str, name: str, is_meant: bool) -> None:
+    assert nearest(got, [name]) == (name if is_meant else None)
+
+
+def test_a_missing_recipe_file_suggests_no_other_file(
+    deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("")
+    assert "did you mean" not in deep5("run", "nofile.py").err
+    assert "did you mean 'net.py'?" in deep5("run", "nte.py").err
+
+
 def test_synonyms_apply_only_where_their_target_is_allowed() -> None:
     assert suggestion("gpu", ["alpha", "beta"]) == ""
     assert suggestion("gpu", ["cpu", "cuda"]) == "; did you mean 'cuda'?"
