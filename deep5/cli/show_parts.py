@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from deep5.core.errors import Deep5Error, UsageError, suggestion
 from deep5.core.terminal import styled_where_fit
-from deep5.recipe.meant import names_of, unknown_argument
+from deep5.recipe.meant import as_settings, names_of, unknown_argument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,10 +93,12 @@ def called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
         ) from error
     try:
         return make(**arguments)
-    except UsageError:
+    except UsageError as error:
+        if (message := as_settings(str(error), make)) != str(error):
+            raise UsageError(message) from error
         raise
     except Deep5Error as error:
-        raise UsageError(f"{text}: {error}") from error
+        raise UsageError(f"{text}: {as_settings(str(error), make)}") from error
     except Exception as error:
         raise UsageError(
             f"{text} raised {type(error).__name__} when it was constructed: {error}; allowed: arguments that it takes"

@@ -92,7 +92,15 @@ def recipe_parts(recipe: Recipe) -> dict[str, Part]:
     """By key, each part of a recipe; lists and dicts are copies."""
     stated, where = {**recipe.fixed, **recipe.mutable}, recipe.where
     return {
-        key: part_of(key, about, stated, where=where, file=recipe.path, folder=recipe.folder_of(key))
+        key: part_of(
+            key,
+            about,
+            stated,
+            where=where,
+            settings=recipe.settings,
+            file=recipe.path,
+            folder=recipe.folder_of(key),
+        )
         for key, about in recipe.kind.keys.items()
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from deep5.core.plugins import load, registered
 from deep5.core.python_source import parse
 from deep5.core.synonyms import SYNONYMS, nearest
 
-__all__ = ["argument_of", "arguments", "meant_key", "names_of", "other_optimizers", "unknown_argument"]
+__all__ = ["argument_of", "arguments", "as_settings", "meant_key", "names_of", "other_optimizers", "unknown_argument"]
 
 # Arguments of an optimizer that cannot be inspected without running the user's file.
 _USUAL = ("lr",)
@@ -134,6 +135,29 @@ def arguments(key: str, kind: str, value: Any) -> list[str] | None:
     except (TypeError, ValueError):
         return None
     return [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def as_settings(message: str, made: Any, owner: str = "") -> str:
+    """A component's message, with the arguments of its remedy as the command line sets them.
+
+    A value that the command line would not read as such, such as an object in Python, keeps its form.
+
+    Args:
+        message: The message.
+        made: The component, a function or class.
+        owner: The key of the recipe that holds the component's arguments; "": they are set by their own names.
+
+    >>> def table(path, missing="", features=()): ...
+    >>> as_settings("a.csv: got nan; remedy: missing='drop', or features= without 'b'", table, "dataset_kwargs")
+    "a.csv: got nan; remedy: --set dataset_kwargs.missing=drop, or --set dataset_kwargs.features= without 'b'"
+    """
+    what, mark, remedy = message.partition("; remedy: ")
+    names = "|".join(map(re.escape, arguments("", "", made) or ()))
+    if not names or not mark:
+        return message
+    start = f"--set {owner}." if owner else "--set "
+    written = rf"(?<![\w.(])(?<!--set )({names})=(?:'([\w.%-]+)'|(?=[\w\s,;]|$))"
+    return what + mark + re.sub(written, lambda found: f"{start}{found[1]}={found[2] or ''}", remedy)
 
 
 def names_of(signature: inspect.Signature) -> str:

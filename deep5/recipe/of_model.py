@@ -105,7 +105,8 @@ def parts_around(text: str, arguments: Mapping[str, Any] | None = None) -> tuple
     if is_onnx_file(text) and not is_file(Path(text)):
         raise RecipeError(f"the model {text} is not there; allowed: an ONNX file, FILE.py:NAME, or a recipe")
     fixed = {"model": text, **(arguments or {})}
-    part = part_of("model", kind_of(fixed).keys["model"], fixed, where=lambda key: "", file=None, folder=None)
+    about = kind_of(fixed).keys["model"]
+    part = part_of("model", about, fixed, where=lambda key: "", settings={}, file=None, folder=None)
     made = _made(part)
     mutable = {**_GENERAL, "framework": owner_of(made) or "onnxruntime"}
     if "loss" not in getattr(made, "outputs", ()):

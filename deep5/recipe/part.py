@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,10 @@ from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.faults import is_onnx_file
 from deep5.recipe.file import named_in_file
 from deep5.recipe.keys import Key, kind_of
-from deep5.recipe.meant import names_of, other_optimizers, unknown_argument
+from deep5.recipe.meant import as_settings, names_of, other_optimizers, unknown_argument
 from deep5.recipe.own_modules import importable
 
-__all__ = ["Part", "Parts", "is_factory", "part_of", "taken"]
+__all__ = ["Part", "Parts", "is_factory", "part_of", "taken", "where_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,9 @@ class Part:
         stated: Whether the recipe itself sets the key.
         args: Positional arguments of the component.
         kwargs: Its keyword arguments.
-        where: File and line of the key, ending in `": "`, or an empty string.
-        where_args: The same for the positional arguments.
+        line: File and line of the key, ending in `": "`, or an empty string.
+        settings: The settings from outside that changed the key or its arguments, as `--set KEY=VALUE`.
+        where_args: As `line`, for the positional arguments.
         where_kwargs: The same for the keyword arguments.
         file: The recipe's file, or None.
         folder: Folder of a relative file; None: the working directory.
@@ -56,11 +57,17 @@ class Part:
     stated: bool
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    where: str
+    line: str
+    settings: tuple[str, ...]
     where_args: str
     where_kwargs: str
     file: Path | None
     folder: Path | None
+
+    @property
+    def where(self) -> str:
+        """The place of the value, as by `where_of`."""
+        return where_of(self)
 
     def component(self) -> Any:
         """The object: loaded by name, or from `FILE.py:NAME`, or as given by the recipe.
@@ -116,7 +123,8 @@ class Part:
         except MissingDependency as error:
             raise MissingDependency(f"{self.where}{error}") from error
         except Deep5Error as error:
-            raise RecipeError(f"{self.where}{self.key!r}: {error}") from error
+            message = as_settings(str(error), made, f"{self.key}_kwargs") if self.settings else str(error)
+            raise RecipeError(f"{self.where}{self.key!r}: {message}") from error
         except ModuleNotFoundError as error:
             raise missing_dependency(f"{self.where}{self.key} {self.value!r}", error) from error
         except Exception as error:
@@ -217,6 +225,7 @@ def part_of(
     stated: Mapping[str, Any],
     *,
     where: Callable[[str], str],
+    settings: Mapping[str, Sequence[str]],
     file: Path | None,
     folder: Path | None,
 ) -> Part:
@@ -227,6 +236,7 @@ def part_of(
         about: Its definition.
         stated: The recipe's values by key.
         where: Returns the file and line of a key, ending in `": "`, or an empty string.
+        settings: By key, the settings from outside that changed it, as `--set KEY=VALUE`.
         file: The recipe's file, or None.
         folder: Folder of a relative file; None: the working directory.
     """
@@ -237,13 +247,33 @@ def part_of(
         stated=key in stated,
         args=tuple(stated.get(f"{key}_args", ())),
         kwargs=copied(stated.get(f"{key}_kwargs", {})),
-        where=where(key),
+        line=where(key),
+        settings=tuple(text for name in (key, f"{key}_args", f"{key}_kwargs") for text in settings.get(name, ())),
         where_args=where(f"{key}_args"),
         where_kwargs=where(f"{key}_kwargs"),
         file=file,
         folder=folder,
     )
 
+
+def where_of(part: Part, *others: Part) -> str:
+    """Where a fault is, ending in `": "`: file and line of a part, after the settings that changed it or the others.
+
+    It is an empty string if the part has no line: a message names a key that was set.
+
+    Args:
+        part: The part that the message is about.
+        others: Parts with which it does not fit.
+    """
+    settings = list(dict.fromkeys(text for each in (part, *others) for text in each.settings))
+    if not part.line or not settings:
+        return part.line
+    more = f" and {len(settings) - _SHOWN} more" if len(settings) > _SHOWN else ""
+    return f"{', '.join(settings[:_SHOWN])}{more} ({part.line.removesuffix(': ')}): "
+
+
+# More settings than these make a message hard to read.
+_SHOWN = 3
 
 Parts = Mapping[str, Part]
 """The parts of a recipe, by key: all keys allowed for its kind."""

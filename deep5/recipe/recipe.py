@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.canonical import canonical, canonical_hash, check_nesting, copied
-from deep5.core.errors import Deep5Error, RecipeError, UsageError, suggestion
+from deep5.core.errors import Deep5Error, RecipeError, UsageError, brief, suggestion
 from deep5.core.files import exists, is_file, is_folder
 from deep5.core.metric import Goal, Metric
 from deep5.core.plugins import framework, registered
@@ -53,7 +53,7 @@ class Recipe:
         sizes: Changes by name of size.
         size: The selected size.
         published: Whether the fixed part and the metrics are as the recipe states them ("closed").
-        settings: Keys that were set from outside.
+        settings: By key that was set from outside, its settings as `--set KEY=VALUE`.
         path: The recipe's file, or None.
         source: Its content, or None.
         lines: Positions of its parts in the file.
@@ -68,7 +68,7 @@ class Recipe:
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     size: str = FULL
     published: bool = True
-    settings: frozenset[str] = frozenset()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     path: Path | None = None
     source: bytes | None = None
     lines: RecipeLines = field(default=RecipeLines(None, None), repr=False, compare=False)
@@ -206,7 +206,7 @@ class Recipe:
 
     def _part(self, key: str) -> Part:
         about, folder = self.kind.keys[key], self.folder_of(key)
-        return part_of(key, about, self.fixed, where=self.where, file=self.path, folder=folder)
+        return part_of(key, about, self.fixed, where=self.where, settings=self.settings, file=self.path, folder=folder)
 
     def source_hash(self) -> str | None:
         """SHA-256 of the content of the recipe's file, or of the model's in its place; None without a file."""
@@ -311,9 +311,14 @@ class Recipe:
         else:
             before = {key: self.mutable[key] for key in self.settings if key in self.mutable}
             fixed, mutable = changed_around(self.name, self.fixed, self.mutable, before, settings, self.where)
-        names = frozenset(key.partition(".")[0] for key in settings)
+        names = {key.partition(".")[0] for key in settings}
+        written = dict(self.settings)
+        for key, value in settings.items():
+            name, option = key.partition(".")[0], f"--set {key}="
+            earlier = [text for text in written.get(name, ()) if not text.startswith(option)]
+            written[name] = (*earlier, option + (f"{value:.60}" if isinstance(value, str) else brief(value)))
         published = self.published and not changes_the_goal(self.mutable, names)
-        changed = replace(self, fixed=fixed, mutable=mutable, settings=self.settings | names, published=published)
+        changed = replace(self, fixed=fixed, mutable=mutable, settings=written, published=published)
         changed._checked()
         if "own_content" in vars(self) and not {"model_args", "model_kwargs"} & names:
             vars(changed)["own_content"] = self.own_content  # the same fixed part

@@ -12,7 +12,7 @@ from deep5.core.framework import Framework
 from deep5.core.own_model import OwnModel
 from deep5.core.plugins import framework, owner_of
 from deep5.core.tensors import TensorSpec
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Part, Parts, where_of
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
@@ -114,7 +114,7 @@ def network_part(
     except MissingDependency:
         raise
     except Deep5Error as error:
-        raise RecipeError(f"{parts['model'].where}'model': {error}") from error
+        raise RecipeError(f"{_where(parts)}'model': {error}") from error
     return NetworkPart(graph=graph, own=own, as_it_is=here and not chosen.mode, document=document)
 
 
@@ -147,7 +147,12 @@ def with_loss(parts: Parts, network: Network, splits: Callable[[], Any]) -> Netw
         named = _named(network, [name for name in inputs if name != LABEL])
         return named.add_loss("logits", loss, label_spec=inputs[LABEL])
     except NetworkError as error:
-        raise RecipeError(f"{where}'model': {error}") from error
+        raise RecipeError(f"{_where(parts)}'model': {error}") from error
+
+
+def _where(parts: Parts) -> str:
+    """Where a model is that does not fit its loss and its data."""
+    return where_of(parts["model"], parts["loss"], parts["dataset"])
 
 
 def _named(network: Network, parts: list[str]) -> Network:

@@ -11,7 +11,7 @@ from deep5.core.errors import Deep5Error, RecipeError, UnknownName
 from deep5.core.events import Event
 from deep5.core.executors import StepOptimizer
 from deep5.core.plugins import framework
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Part, Parts, where_of
 
 __all__ = ["events_of", "make_optimizer"]
 
@@ -50,9 +50,10 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
         return optimizer
     if not isinstance(optimizer, UpdateRule):
         first = next(iter(given))
+        where = where_of(parts[first], parts["optimizer"])
         raise RecipeError(
-            f"{parts[first].where}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; "
-            f"remedy: an update rule ('deep5 list optimizers' shows them), or no {first!r}"
+            f"{where}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; remedy: an update "
+            f"rule ('deep5 list optimizers' shows them), or no {first!r}"
         )
     modifier = _modifier(parts["gradient_modifier"])
     try:
@@ -123,7 +124,8 @@ def events_of(parts: Parts, optimizer: Any) -> tuple[Event, ...]:
                 unknown = UnknownName(
                     f"hyperparameter of {type(getattr(bound, 'rule', bound)).__name__}", name, allowed
                 )
-                raise RecipeError(f"{parts['schedules'].where}'schedules': {unknown}")
+                where = where_of(parts["schedules"], parts["optimizer"])
+                raise RecipeError(f"{where}'schedules': {unknown}")
             given = schedules[name]
             number = isinstance(given, (int, float)) and math.isfinite(given)
             if number and (fault := hyper_fault(bound, name, float(given))):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.errors import RecipeError, UsageError, contained, described
 from deep5.core.progress import Ongoing
 from deep5.recipe.faults import batch_size_fault
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Part, Parts, where_of
 from deep5.run.assemble_network import LABEL
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def samplers(
     count = length(splits.train)
     if count is not None and size > count:
         raise RecipeError(
-            f"{parts['batch_size'].where}'batch_size' is {size}; allowed: at most {count}, the number of training "
-            "samples"
+            f"{where_of(parts['batch_size'], parts['dataset'])}'batch_size' is {size}; allowed: at most {count}, the "
+            "number of training samples"
         )
     # Evaluation stores nothing for gradients: larger batches take little more memory, and less time.
     evaluation_size = max(size, 256)
@@ -63,17 +63,16 @@ def samplers(
             what, mark, remedy = str(error).partition("; remedy: ")
             allowed = "" if "allowed: " in what else "; allowed: samples of the network's inputs"
             remedy = remedy if mark else "model_kwargs, dataset_kwargs or transforms that fit"
-            raise RecipeError(
-                f"{parts['dataset'].where}data set and network do not fit: {what}{allowed}; remedy: {remedy}"
-            ) from error
+            where = where_of(parts["dataset"], parts["model"], parts["loss"], parts[listed])
+            raise RecipeError(f"{where}data set and network do not fit: {what}{allowed}; remedy: {remedy}") from error
         part = parts[key]
         sampler = part.made(fit, number, seed=seed, transforms=transforms)
         if not isinstance(sampler, BatchSource):
             raise part.not_a(sampler, "a d5.Sampler, its class or name, or another source of batches")
         if transforms and not getattr(sampler, "transforms", None):
             raise RecipeError(
-                f"{parts[listed].where}{listed!r} is for a sampler that takes transforms; allowed: none beside "
-                f"{type(sampler).__name__}"
+                f"{where_of(parts[listed], part)}{listed!r} is for a sampler that takes transforms; allowed: none "
+                f"beside {type(sampler).__name__}"
             )
         made.append(sampler)
     if communicator is not None and communicator.size > 1:

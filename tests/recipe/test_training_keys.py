@@ -337,6 +337,65 @@ def test_a_run_is_of_another_hash_where_a_fixed_group_differs(deep5: Command) ->
     assert "lambda, which has no name to hash" in answer.err
 
 
+MUTABLE_PARTS = """
+FIXED = {"model": "mlp", "model_kwargs": {"features": 4, "hidden": 3, "classes": 3}, "epochs": 3}
+MUTABLE = {
+    "batch_size": 4, "framework": "reference",
+    "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 22, "test": 9},
+    "optimizer": "momentum",
+    "optimizer_kwargs": {"lr": 0.1},
+    "schedules": {"momentum": 0.5},
+}
+METRICS = [("test_accuracy", None)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ("optimizer_kwargs.lr=fast",),
+            "--set optimizer_kwargs.lr=fast (own.py:7): the hyperparameter Momentum.lr is 'fast'; allowed: a number",
+        ),
+        (("dataset_kwargs.train=3",), "--set dataset_kwargs.train=3 (own.py:4): 'batch_size' is 4; allowed: at most 3"),
+        (
+            tuple(f"dataset_kwargs.{each}" for each in ("shape=(5,)", "train=30", "test=8", "data_seed=1")),
+            "--set dataset_kwargs.shape=(5,), --set dataset_kwargs.train=30, --set dataset_kwargs.test=8 and 1 more "
+            "(own.py:5): data set and network do not fit",
+        ),
+        (
+            ("optimizer=adam",),
+            "--set optimizer=adam (own.py:9): 'schedules': unknown hyperparameter of Adam 'momentum'",
+        ),
+        # A message names the key, or the argument, that was set.
+        (("optimizer_kwargs.rate=3",), "the arguments of 'optimizer' do not fit: got an unexpected keyword"),
+        (("batch_size=1000",), "'batch_size' is 1000; allowed: at most 22"),
+    ],
+)
+def test_a_fault_in_a_setting_is_not_one_of_the_file(deep5: Command, settings: tuple[str, ...], message: str) -> None:
+    Path("own.py").write_text(MUTABLE_PARTS)
+    answer = deep5("check", "own.py", *(word for setting in settings for word in ("--set", setting)))
+    assert answer.status == 2
+    assert answer.err.startswith(f"deep5: {message}")
+
+
+def test_a_remedy_names_arguments_as_they_were_given(deep5: Command) -> None:
+    Path("t.csv").write_text("a,b,y\n" + "1,2,0\n3,4,1\n" * 20 + "1,,1\n")
+    table = {"path": "t.csv", "target": "y"}
+    Path("own.py").write_text(
+        MUTABLE_PARTS.replace('"synthetic"', '"table"').replace(
+            '{"shape": (4,), "classes": 3, "train": 22, "test": 9}', repr(table)
+        )
+    )
+    assert "remedy: missing='drop', missing='mean' or features= without 'b'" in deep5("check", "own.py").err
+    given = [word for name, value in table.items() for word in ("--set", f"dataset_kwargs.{name}={value}")]
+    shown = "remedy: --set dataset_kwargs.missing=drop, --set dataset_kwargs.missing=mean or "
+    assert shown in deep5("check", "own.py", "--set", "dataset=table", *given).err
+    given = [word for name, value in table.items() for word in ("--set", f"{name}={value}")]
+    assert "remedy: --set missing=drop, --set missing=mean or " in deep5("show", "dataset", "table", *given).err
+
+
 def test_labels_that_are_no_class_are_refused_before_anything_runs(deep5: Command) -> None:
     Path("own.py").write_text(
         BASE.replace("MORE", "").replace('"hidden": 3, "classes": 3', '"hidden": 3, "classes": 2')
