@@ -8,7 +8,7 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.host import check_device, check_pools
-from deep5.audit.numerics import parts_of
+from deep5.audit.own_optimizer import check_described
 
 __all__ = ["check_reported"]
 
@@ -29,7 +29,7 @@ def check_reported(ledger: Ledger, document: Mapping[str, Any]) -> None:
     counts: dict[str, tuple[str, Any]] = {}
     libraries: dict[str, set[str]] = {}
     for row in timed:
-        label, found, parts = row["label"], row["observed"], {**parts_of(document), **row["recipe"]}
+        label, found, parts = row["label"], row["observed"], {**document["recipe"]["fixed"], **row["recipe"]}
         framework = str(row["framework"])
         if framework.partition(":")[0] in _OWN:
             missing = [key for key in _KEYS if key not in found]
@@ -46,6 +46,8 @@ def check_reported(ledger: Ledger, document: Mapping[str, Any]) -> None:
             due = _PROVIDERS.get(str(found.get("device")))
             right = found["provider"] == due if due else found["provider"] not in _PROVIDERS.values()
             ledger.hold(3, right, f"{label} ran on {found['provider']!r:.60} and the device {found.get('device')}")
+        if "optimizer" in found:  # older comparisons do not state it
+            check_described(ledger, document, f"optimizer of {label}", parts, found["optimizer"])
         libraries[label] = {name.partition(" ")[0] for name in found.get("pools") or {}}
         if (count := found.get("train_samples")) is not None:
             _check_count(ledger, label, parts, count)

@@ -12,7 +12,7 @@ from deep5.audit.numerics import parts_of
 from deep5.core.plugins import registered
 from deep5.core.version import __version__
 
-__all__ = ["check_optimizer", "without_kernel"]
+__all__ = ["check_described", "check_optimizer", "without_kernel"]
 
 # An optimizer's field that depends on the machine, and its values on the reference.
 _KERNEL, _KERNELS = "kernel", ("c", "numpy", None)
@@ -40,29 +40,50 @@ def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """
     parts, found = parts_of(document), without_kernel(document)
     _check_scheme(ledger, document, parts, found)
+    check_described(ledger, document, "optimizer", parts, found)
+    if isinstance(found, dict) and _entry(parts) is not None:
+        kernel = document["components"]["optimizer"].get(_KERNEL)
+        # Other frameworks compile the rule themselves.
+        host = str((document["framework"] or {}).get("name")) != "reference" or kernel in _KERNELS
+        ledger.hold(14, host, f"the optimizer's kernel is {kernel!r:.40}; allowed: c or numpy")
+
+
+def check_described(
+    ledger: Ledger, document: Mapping[str, Any], what: str, parts: Mapping[str, Any], found: Any
+) -> None:
+    """Compare a described optimizer with the recipe that names it: rule, arguments, and defaults.
+
+    Args:
+        ledger: Receives the findings.
+        document: The document that describes it.
+        what: The optimizer, in findings.
+        parts: The recipe's parts.
+        found: The optimizer as described, without its kernel.
+    """
     given, name = parts.get("optimizer_kwargs") or {}, str(parts.get("optimizer"))
-    entry = registered("optimizers").get(name)
-    own = entry is not None and entry.value.startswith("deep5.")
-    if not (own or name.startswith("native:")) or not isinstance(found, dict):
+    entry = _entry(parts)
+    if (entry is None and not name.startswith("native:")) or not isinstance(found, dict):
         # A third-party optimizer may name its arguments freely.
         ledger.skip("the optimizer compared with its arguments: the recipe does not name one of deep5's")
         return
     scheduled = set(parts.get("schedules") or {})
     for key in sorted(given.keys() & found.keys() - scheduled):
         if isinstance(given[key], (bool, int, float, str)):
-            ledger.same(14, f"the optimizer's {key}, by its recipe", found[key], given[key])
-    if own and entry is not None:
+            ledger.same(14, f"the {what}'s {key}, by its recipe", found[key], given[key])
+    if entry is not None:
         rule = found.get("rule", found.get("optimizer"))
-        ledger.same(14, "the optimizer's rule, by its recipe", rule, entry.value.rpartition(":")[2])
-        kernel = document["components"]["optimizer"].get(_KERNEL)
-        # Other frameworks compile the rule themselves.
-        host = str((document["framework"] or {}).get("name")) != "reference" or kernel in _KERNELS
-        ledger.hold(14, host, f"the optimizer's kernel is {kernel!r:.40}; allowed: c or numpy")
+        ledger.same(14, f"the {what}'s rule, by its recipe", rule, entry.value.rpartition(":")[2])
         _check_ranges(ledger, found)
         if document["software"]["deep5"] == __version__:
-            _check_defaults(ledger, "optimizer", entry.load(), found, given.keys() | scheduled)
+            _check_defaults(ledger, what, entry.load(), found, given.keys() | scheduled)
         else:
             ledger.skip("the optimizer's defaults: another version of deep5 made the result")
+
+
+def _entry(parts: Mapping[str, Any]) -> Any:
+    """The entry point of the optimizer of deep5 that a recipe names; None for another one."""
+    entry = registered("optimizers").get(str(parts.get("optimizer")))
+    return entry if entry is not None and entry.value.startswith("deep5.") else None
 
 
 def _check_scheme(ledger: Ledger, document: Mapping[str, Any], parts: Mapping[str, Any], found: Any) -> None:

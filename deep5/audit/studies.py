@@ -15,6 +15,7 @@ from typing import Any
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
+from deep5.audit.own_optimizer import without_kernel
 from deep5.audit.runs import audit_run
 from deep5.audit.scaling import scaling_again
 from deep5.audit.sets import Together
@@ -36,7 +37,7 @@ _STATED = {
 _KNOWN = {*_STATED, "time_limit_s", "memory_limit_bytes", "process_per_run", "scaling"}
 # Relation and unit of a target, by its metric.
 _TARGETS = {"test_accuracy": (">=", "%"), "test_loss": ("<=", "nat")}
-_OF_CANDIDATE = {"settings", "runs", "seeds", "failures", "metrics", "time_to_target"}
+_OF_CANDIDATE = {"settings", "optimizer", "runs", "seeds", "failures", "metrics", "time_to_target"}
 
 
 def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
@@ -218,6 +219,9 @@ def _check_candidate(
         ledger.skip(f"the statements about {name}: not all of its runs can be read")
         return
     ledger.same(11, f"{name}: the seeds of its runs", own["seeds"], [r.document["seeds"].get("run") for r in results])
+    if "optimizer" in own:  # older studies do not state it
+        follows = without_kernel(results[0].document) if results else None
+        ledger.same(14, f"{name}: its optimizer", own["optimizer"], follows)
     _check_target(ledger, document, name, own, results)
     values: dict[str, list[float]] = {}
     for result in results:

@@ -108,6 +108,8 @@ def _time(
     """First call, warm-up and steady state of the trainer's steps."""
     from deep5.core.tensors import to_numpy
     from deep5.measuring import loops as timing
+    from deep5.results.ran_optimizers import without_kernel
+    from deep5.run.description import description_of
     from deep5.training.schedules import Scheduled
     from deep5.training.trainer import Trainer
 
@@ -116,6 +118,7 @@ def _time(
     report("the assembly")
     parts = assembled(recipe)
     trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
+    optimizer = without_kernel(description_of(trainer.optimizer))  # before schedules change it
     timed_read(parts.executor)  # a framework's first copy to the host is not part of the training
     clock = StepClock(parts.batch_size, _BUDGET_S[request["mode"]])
     set_up_s = perf_counter() - begin
@@ -160,7 +163,8 @@ def _time(
         ],
         **({} if fault is None else {"reason": fault}),
         **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
-        "settings": observed(parts.executor.settings()) | {"train_samples": len(parts.train_sampler.dataset)},
+        "settings": observed(parts.executor.settings())
+        | {"train_samples": len(parts.train_sampler.dataset), "optimizer": optimizer},
         "warnings": warnings,
         "provenance": provenance_of(parts),
         "peaks": peaks_of(framework_of(recipe), recipe.value("device")),

@@ -13,6 +13,7 @@ from deep5.measuring.scheme import Scheme, scheme_of
 from deep5.results.combined_warnings import combined
 from deep5.results.comparison import ComparisonResult
 from deep5.results.kind import COMPARISON
+from deep5.results.ran_optimizers import optimizer_lines, optimizers_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -213,6 +214,8 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
             f"Candidates with another {' or '.join(keys)} have other settings and a separate reference in the proof:"
         )
         console.print(_text(f"{words} whether they compute the same is not known; a ratio is only of time"))
+        for line in optimizer_lines(optimizers_in(result.document)):
+            console.print(_text(line), overflow="fold")
     single = all(row["interval_of"] == "samples of one process" for row in result.results)
     within = "95 % interval in its process" if single else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)

@@ -11,6 +11,7 @@ from deep5.core.quantities import percent
 from deep5.measuring.machine_load import CROWDED
 from deep5.measuring.statistics import drift, far_out, floor_of
 from deep5.results.comparison_summary import crowded_in, process_medians, shares_of_others, standing
+from deep5.results.ran_optimizers import optimizers_in, unequal_arguments
 from deep5.results.round_samples import RoundSample
 
 __all__ = ["warnings_in", "warnings_of", "warnings_of_machine"]
@@ -33,7 +34,8 @@ def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
     rows = (document["processes"][number] for number in sorted(stands))
     unsettled = Counter((name, row["candidate"]) for row in rows for name in row["unsettled"])
     kept = [sample for sample in samples if sample.process in stands]
-    return [*warnings_of(kept, unsettled), *warnings_of_machine(document), *_noisier(document, kept)]
+    of_noise = [*warnings_of(kept, unsettled), *warnings_of_machine(document), *_noisier(document, kept)]
+    return [*of_noise, *unequal_arguments(optimizers_in(document))]
 
 
 def _noisier(document: Mapping[str, Any], samples: Samples) -> list[str]:

@@ -13,12 +13,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.canonical import canonical_hash
 from deep5.core.compiler import why_numpy
 from deep5.core.errors import CheckpointError, Deep5Error, RecipeError, described
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
 from deep5.results.table import NATIVE
+from deep5.run.description import description_of
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
 from deep5.run.record import CLOCK, RunRecord
 from deep5.run.sample_saver import SampleSaver
@@ -301,16 +302,7 @@ def _learning_rate(optimizer: Any) -> dict[str, float]:
 
 def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
     """The optimizer and the events before the first step, in JSON types."""
-
-    def described(component: Any) -> Any:
-        describe = getattr(component, "describe", None)
-        plain = {
-            key: value
-            for key, value in vars(component).items()
-            if not key.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
-        }
-        return canonical(
-            describe() if callable(describe) else {"object": type(component).__qualname__, **plain}, strict=False
-        )
-
-    return {"optimizer": described(trainer.optimizer), "events": [described(listener) for listener in listeners]}
+    return {
+        "optimizer": description_of(trainer.optimizer),
+        "events": [description_of(listener) for listener in listeners],
+    }

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from deep5.recipe.recipe import FULL, Recipe
 from deep5.recipe.register import check_reachable
 from deep5.results.folder import locked, new_folder, remove_torn, tidy
 from deep5.results.kind import STUDY
+from deep5.results.ran_optimizers import unequal_arguments
 from deep5.results.result import Result, load
 from deep5.results.study.folder import folder_of, left_of
 from deep5.results.study.pictures import study_pictures
@@ -325,7 +326,7 @@ class _UnderWay:
         if self._crowded:
             runs = counted(len(self._crowded), "run")
             beside = [f"{_BESIDE} {percent(max(self._crowded))} of the processors in {runs}; remedy: a quiet machine"]
-        return Study(
+        study = Study(
             folder=self._folder,
             recipe=plan.recipe.name,
             hash=plan.fixed_hash,
@@ -344,8 +345,8 @@ class _UnderWay:
             resumed=self._resumed,
             time_limit_s=plan.time_limit_s,
             memory_limit_bytes=plan.memory_limit_bytes,
-            notes=(*self._notes, *beside, *notes),
         )
+        return replace(study, notes=(*self._notes, *beside, *unequal_arguments(study.optimizers), *notes))
 
     def _reached(self, name: str, target: Target) -> dict[int, Reached]:
         ran = {seed: time_to_target(result, target) for seed, result in self._runs[name].items()}

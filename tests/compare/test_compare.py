@@ -528,13 +528,13 @@ def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) ->
 def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
     found = run_comparison(
         "digits_lenet",
-        vary={"optimizer": ["sgd", "momentum"], "batch_size": [16, 32]},
+        vary={"optimizer": ["adam", "momentum"], "batch_size": [16, 32]},
         frameworks=["reference"],
         size="smoke",
         steps=STEPS,
         out=tmp_path,
     )
-    labels = [f"optimizer={name}, batch_size={size}" for name in ("sgd", "momentum") for size in (16, 32)]
+    labels = [f"optimizer={name}, batch_size={size}" for name in ("adam", "momentum") for size in (16, 32)]
     assert [row["label"] for row in found.candidates] == labels
     assert [row["status"] for row in found.candidates] == ["timed"] * 4
     # Each has its own reference: they do not compute the same, and no claim says so.
@@ -545,6 +545,13 @@ def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
         "Candidates with another optimizer or batch_size have other settings and a separate reference in the proof"
         in told
     )
+    # The recipe's learning rate is Adam's; momentum has its own.
+    assert f"\n{labels[0]} ran Adam, lr=0.003, beta1=0.9, beta2=0.999, epsilon=1e-08\n" in told
+    assert f"\n{labels[2]} ran Momentum, lr=0.01, momentum=0.9, nesterov=False\n" in told
+    both, others = ", ".join(labels[:2]), ", ".join(f"{label} (0.01)" for label in labels[2:])
+    given = f"0.003 of the recipe's optimizer_kwargs for {both}, and the default of the class for {others}, "
+    assert f"warning: the candidates have unequal lr: {given}" in told
+    assert not audit([found.folder]).findings
     rates = {row["candidate"]: row["samples_per_s"] * row["median_s"] for row in found.results}
     assert {name: round(size) for name, size in rates.items()} == dict(zip(labels, (16, 32, 16, 32), strict=True))
 

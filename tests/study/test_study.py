@@ -847,6 +847,55 @@ def test_what_varies_without_a_study_in_the_file(
     assert ": diverged: " in told
 
 
+RULE = """
+import deep5 as d5
+
+
+class Mine(d5.UpdateRule):
+    hyper = ("lr",)
+
+    def __init__(self, lr=0.25):
+        self.lr = lr
+
+    def init_state(self, param):
+        return {}
+
+    def update_rule(self, grad, param, state):
+        return param - self.lr * grad, {}
+"""
+
+
+def test_a_default_learning_rate_beside_the_recipes_is_warned_of(
+    file: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another optimizer drops the recipe's arguments."""
+    monkeypatch.setenv("COLUMNS", "500")
+    file.write_text(TARGET.replace('"sgd"', '"sgd", "optimizer_kwargs": {"lr": 0.125}'))
+    rule = file.with_name("rules.py")
+    rule.write_text(RULE)
+    vary = ("--vary", f"optimizer=sgd,{rule}:Mine")
+    answer = deep5("study", str(file), *vary, "--seeds", "1")
+    assert answer.status == 0, answer.err
+    given, own = "optimizer=sgd", f"optimizer={rule}:Mine"
+    assert re.search(rf"^{given} ran SGD, lr=0.125\b", answer.out, re.MULTILINE)
+    assert f"\n{own} ran Mine, lr=0.25\n" in answer.out
+    warning = (
+        f"the candidates have unequal lr: 0.125 of the recipe's optimizer_kwargs for {given}, and the default of the "
+        f"class for {own} (0.25), because another optimizer drops the recipe's arguments; remedy: state it for each "
+    )
+    assert f"note: {warning}" in answer.out
+    folder = Path(answer.out.splitlines()[-1])
+    document = json.loads((folder / "study.json").read_text())
+    assert document["candidates"][own]["optimizer"] == {"rule": "Mine", "lr": 0.25}
+    assert next(note for note in document["notes"] if "unequal" in note).startswith(warning)
+    assert not audit([folder]).findings
+    # The remedy.
+    answer = deep5("study", str(file), *vary, "--vary", "optimizer_kwargs.lr=0.125,0.25", "--seeds", "1")
+    assert answer.status == 0, answer.err
+    assert "unequal" not in answer.out
+    assert len(re.findall(r" ran \w+, lr=", answer.out)) == 4
+
+
 def test_divergence_is_seen_without_the_loss_among_the_metrics(file: Path, tmp_path: Path) -> None:
     """The run warns, in the words of the watching module."""
     file.write_text(TARGET.replace(", (d5.TrainingLoss(), None)", ""))

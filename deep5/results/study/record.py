@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.errors import brief
 from deep5.core.notebook import render
 from deep5.core.screen import on_a_screen
+from deep5.results.ran_optimizers import RanOptimizer, optimizer_lines, without_kernel
 from deep5.results.result import Result
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
@@ -85,6 +86,19 @@ class Study:
         """Scaling over candidates that differ in their number of ranks."""
         return scaling_of(self.runs)
 
+    @property
+    def optimizers(self) -> dict[str, RanOptimizer]:
+        """Each candidate's optimizer, as its first run describes it."""
+        firsts = {name: next((run.document for run in self.runs[name]), None) for name in self.settings}
+        return {
+            name: RanOptimizer(
+                settings=self.settings[name],
+                parts={} if first is None else {**first["recipe"]["fixed"], **first["recipe"]["mutable"]},
+                described=without_kernel(((first or {}).get("components") or {}).get("optimizer")),
+            )
+            for name, first in firsts.items()
+        }
+
     def __str__(self) -> str:
         return on_a_screen(self, f"deep5 report {self.folder} shows all")
 
@@ -98,6 +112,7 @@ class Study:
         for name in self.settings:
             candidates[name] = {
                 "settings": self.settings[name],
+                "optimizer": without_kernel(self.optimizers[name].described),
                 "runs": [str(result.folder.relative_to(self.folder)) for result in self.runs[name]],
                 "seeds": [result.document["seeds"].get("run") for result in self.runs[name]],
                 "failures": list(self.failures[name]),
@@ -147,6 +162,8 @@ class Study:
             )
         if heads:
             _table(console, ["candidate", *heads.values()], rows)
+        for line in optimizer_lines(self.optimizers):
+            console.print(Text(line), overflow="fold")
         if self.target is not None:
             console.print(Text(f"to a {self.target}: median over the seeds (least … most)"), overflow="fold")
             _table(
