@@ -299,7 +299,11 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
         with into.guarded("nothing is kept"):
             check_nothing_kept(plain, other, given, _others(given), grads, into)
     into.begin("backward: gradients")
-    right = wide_subject(subject, given)
+    try:
+        right = wide_subject(subject, given)
+    except OperatorError as error:  # it accepts float64, and fails there
+        into.say("backward, float64", "FAILED", str(error))
+        return
     if right is not subject:
         reported = f"it takes no float64: gradients are checked on {right.framework}, and those here compared with them"
         into.say(f"gradient in float64 on {subject.framework}", "not evaluated", reported)

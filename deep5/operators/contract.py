@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deep5.core.operator import Operator
 
 __all__ = [
+    "ChangedElementType",
     "check_gradients",
     "check_inputs",
     "check_outputs",
@@ -26,6 +27,10 @@ __all__ = [
     "spec_of",
     "specs_of",
 ]
+
+
+class ChangedElementType(OperatorError):
+    """A result of the declared shape in another floating-point element type than the declared one."""
 
 
 def name_of(operator: Operator) -> str:
@@ -56,17 +61,19 @@ def spec_of(value: Array) -> TensorSpec:
     return TensorSpec(shape=tuple(map(int, value.shape)), dtype=dtype_name(value.dtype))
 
 
-def conversion(got: str, expected: str) -> str:
-    """How to keep a floating-point element type, as the end of a message; "" if that is not what went wrong.
+def differing(message: str, got: TensorSpec, expected: TensorSpec) -> OperatorError:
+    """The error for a result that is not as declared, with a remedy where only the floating-point element type differs.
 
-    >>> conversion("float32", "bfloat16")
-    "; remedy: compute in the inputs' type, and make numbers arrays of it, as in xp.asarray(2.5, dtype=x.dtype)"
-    >>> conversion("bool", "float32")
-    ''
+    >>> float32, bfloat16 = TensorSpec(shape=(2,)), TensorSpec(shape=(2,), dtype="bfloat16")
+    >>> type(differing("", float32, bfloat16)).__name__, type(differing("", float32, TensorSpec(shape=(3,)))).__name__
+    ('ChangedElementType', 'OperatorError')
     """
-    if got == expected or not (is_floating(got) and is_floating(expected)):
-        return ""
-    return "; remedy: compute in the inputs' type, and make numbers arrays of it, as in xp.asarray(2.5, dtype=x.dtype)"
+    if expected.mismatch(got.shape, expected.dtype) or not (is_floating(got.dtype) and is_floating(expected.dtype)):  # type: ignore[arg-type]  # dimensions of an array are integers
+        return OperatorError(message)
+    return ChangedElementType(
+        f"{message}; remedy: compute in the inputs' type, and make numbers arrays of it, as in "
+        "xp.asarray(2.5, dtype=x.dtype)"
+    )
 
 
 def check_inputs(operator: Operator, count: int) -> None:
@@ -156,9 +163,7 @@ def check_outputs(operator: Operator, outputs: tuple[Any, ...], expected: Sequen
             raise OperatorError(f"{name}.forward returned {brief(value)} as output {number}; allowed: an array, {spec}")
         got = spec_of(value)
         if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # dimensions of an array are integers
-            raise OperatorError(
-                f"{name}.forward: output {number}: {reason}, as its specs says{conversion(got.dtype, spec.dtype)}"
-            )
+            raise differing(f"{name}.forward: output {number}: {reason}, as its specs says", got, spec)
 
 
 def check_gradients(
@@ -195,10 +200,7 @@ def check_gradients(
             )
         if tuple(gradient.shape) != tuple(value.shape) or gradient.dtype != value.dtype:
             got, wanted = spec_of(gradient), spec_of(value)
-            raise OperatorError(
-                f"{name}.backward: gradient by input {number}: got {got}, expected {wanted}"
-                f"{conversion(got.dtype, wanted.dtype)}"
-            )
+            raise differing(f"{name}.backward: gradient by input {number}: got {got}, expected {wanted}", got, wanted)
     return tuple(gradient if needed else None for gradient, needed in zip(gradients, needs, strict=True))
 
 

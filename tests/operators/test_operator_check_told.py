@@ -172,7 +172,7 @@ class Beyond(Rows):
 """
     )
     given = ("--shape", "4x3", "--shape", "5", "--dtype", "float32", "--dtype", "int64")
-    answer = deep5("check", "operator", "own.py:Rows", *given)
+    answer = deep5("check", "operator", "own.py:Rows", *given, "--all")
     assert (answer.status, answer.err) == (0, "")
     assert "forward, dimension 5 cut to 0" in answer.out
     answer = deep5("check", "operator", "own.py:Beyond", *given)
@@ -249,6 +249,254 @@ def test_a_backward_that_breaks_its_contract_is_a_row(gradient: Any, says: str) 
     assert says in _failed(report)["backward"]
     with pytest.raises(OperatorError, match=says):
         check_gradient(_wrong(gradient), [X])
+
+
+# -- broken contracts and refusals ------------------------------------------------------------------------------------
+
+
+def _rows(report: Any) -> dict[str, Any]:
+    return {row.check: row for row in report.rows}
+
+
+class Rows(Square):
+    """The mean of each row, whose `specs` forgets to reject other ranks."""
+
+    def specs(self, x: Any) -> Any:
+        return (d5.TensorSpec(shape=x.shape[:1], dtype=x.dtype),)
+
+    def forward(self, x: Any) -> Any:
+        xp = d5.array_namespace(x)
+        return xp.mean(x, axis=-1)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        xp = d5.array_namespace(inputs[0])
+        return ((output_grads[0][..., None] + xp.zeros_like(inputs[0])) / inputs[0].shape[-1],)
+
+
+def test_a_rank_that_specs_accepts_and_forward_does_not_is_no_refusal() -> None:
+    for rank in (1, 3, 4):
+        check = f"rank {rank} (specs accepts it)"
+        assert "as its specs says" in _failed(check_forward(Rows(), [X], raises=False))[f"forward, {check}"]
+        assert "as its specs says" in _failed(check_gradient(Rows(), [X], raises=False))[f"backward, {check}"]
+    assert "raised AxisError" in _failed(check_forward(Rows(), [X], raises=False))["forward, rank 0"]
+
+
+class Broken(Square):
+    """Gives another shape where a condition on the input holds."""
+
+    def __init__(self, where: Any, backward: bool = False) -> None:
+        self.where, self.wrong_back = where, backward
+
+    def forward(self, x: Any) -> Any:
+        return (x * x)[None] if self.where(x) and not self.wrong_back else x * x
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        made = 2 * inputs[0] * output_grads[0]
+        return (made[None] if self.where(inputs[0]) and self.wrong_back else made,)
+
+
+_ONLY_FORWARD = ("part of the rows", True)  # forward tries them before all rows
+BROKEN: dict[str, tuple[Any, str]] = {
+    "float16": (lambda x: x.dtype == np.float16, "float16, against float64"),
+    "bfloat16": (lambda x: str(x.dtype) == "bfloat16", "bfloat16, against float64"),
+    "size": (lambda x: x.shape == (17, 4), "dimension 3 = 17"),
+    "rank": (lambda x: x.ndim == 3, "rank 3 (specs accepts it)"),
+    "batch": (lambda x: x.shape == (0, 4), "dimension 3 cut to 0"),
+    "empty": (lambda x: x.shape == (3, 0), "dimension 4 cut to 0"),
+    "values": (lambda x: x.size > 1 and (x < 0).all(), "negative values"),
+    "rows": (lambda x: x.size > 5000, "large, dimension 3 = 16385"),
+    "part of the rows": (lambda x: x.shape == (1025, 4), "large, dimension 3 = 16385"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "backward"), [(name, back) for name in BROKEN for back in (False, True) if (name, back) != _ONLY_FORWARD]
+)
+def test_a_broken_contract_is_never_a_refusal(name: str, backward: bool) -> None:
+    where, check = BROKEN[name]
+    operator, given = Broken(where, backward), [X.astype(np.float32)]
+    if not backward:
+        failed = _failed(check_forward(operator, given, strict=False, raises=False))
+        assert "got shape" in failed[f"forward, {check}"]
+    report = check_gradient(operator, given, strict=False, raises=False)
+    assert not [row for row in report.rows if row.verdict == "refused"]
+    assert re.search("got shape|gradient by input 0: got", _failed(report)[f"backward, {check}"])
+
+
+def test_a_broken_contract_is_found_in_rows_of_forward_only() -> None:
+    equal = Broken(lambda x: x.ndim == 2 and len(x) > 1 and (x == x[0]).all())
+    assert "got shape" in _failed(check_forward(equal, [X], raises=False))["forward, input with strides of 0"]
+    large = Broken(lambda x: np.abs(x).max(initial=0) > 1 << 20)
+    report = check_forward(large, [np.arange(6)], reference=np.square, strict=False, raises=False)
+    assert "got shape" in _failed(report)["forward, integers around 2^24"]
+
+
+def test_specs_that_fails_for_rank_0_or_nothing_is_no_refusal() -> None:
+    class Wide(Square):
+        def specs(self, x: Any) -> Any:
+            return (d5.TensorSpec(shape=(*x.shape[:-1], x.shape[-1] // x.shape[-1] * x.shape[-1]), dtype=x.dtype),)
+
+    failed = _failed(check_forward(Wide(), [X], raises=False))
+    assert "Wide.specs raised IndexError" in failed["forward, rank 0"]
+    assert "Wide.specs raised ZeroDivisionError" in failed["forward, dimension 4 cut to 0"]
+
+
+def test_a_gradient_that_fails_in_float64_is_a_row() -> None:
+    report = check_gradient(Broken(lambda x: x.dtype == np.float64), [X.astype(np.float32)], raises=False)
+    assert "got shape" in _failed(report)["backward, float64"]
+
+
+def test_an_exception_refuses_values_but_no_shapes() -> None:
+    class Picky(Square):
+        def forward(self, x: Any) -> Any:
+            if x.size > 1 and (x < 0).all():
+                raise ValueError("all negative")
+            if x.shape == (17, 4):
+                raise ValueError("17 rows")
+            return x * x
+
+    for check in (check_forward, check_gradient):
+        report = check(Picky(), [X], strict=False, raises=False)
+        (failed,) = report.failures
+        assert failed.check.endswith("dimension 3 = 17")
+        assert "17 rows" in failed.note
+        assert [row.check.split(", ")[1] for row in report.rows if row.verdict == "refused"] == ["negative values"]
+
+
+def test_on_a_framework_too_neither_exceptions_nor_broken_contracts_are_refusals() -> None:
+    class Picky(Square):
+        def forward(self, x: Any) -> Any:
+            if x.shape[0] == 4:
+                raise ValueError("four rows")
+            return x * x
+
+    report = check_forward(Picky(), [X], framework="pytorch", raises=False)
+    assert "four rows" in _failed(report)["forward, all dimensions one more"]
+    assert "IndexError" in _failed(report)["forward, rank 0"]
+    broken, given = Broken(lambda x: str(x.dtype) == "torch.float64"), [X.astype(np.float32)]
+    for check, row in ((check_forward, "forward, float64"), (check_gradient, "backward, float64")):
+        assert "got shape" in _failed(check(broken, given, framework="pytorch", raises=False))[row]
+    # What a framework's own function does not take, it refuses.
+    rows = d5.NativeOperator(lambda x: x.reshape(3, 4), framework="pytorch")
+    report = check_forward(rows, [X], raises=False)
+    assert not report.failures
+    assert _rows(report)["forward, all dimensions one more"].verdict == "refused"
+
+
+def test_an_exception_in_cpp_refuses_values() -> None:
+    loop = "for (int64_t i = 0; i < x.size(); ++i) { %s y[i] = x[i]; }"
+    report = check_forward(
+        _cpp(loop % 'if (x[i] > 1e3 && x[i] < 1e30) throw std::range_error("large");'),
+        [X],
+        dtypes=["float64"],
+        raises=False,
+    )
+    assert not report.failures
+    assert [row.check for row in report.rows if row.verdict == "refused"] == ["forward, large values"]
+
+
+def test_specs_of_an_operator_in_cpp_that_fails_for_larger_inputs_is_a_row() -> None:
+    def specs(self: Any, x: d5.TensorSpec) -> Any:
+        return (x,) if int(x.shape[0]) < 40 else None
+
+    copies = "for (int64_t i = 0; i < x.size(); ++i) y[i] = x[i];"
+    report = check_forward(_cpp(copies, specs=specs), [X], dtypes=["float64"], raises=False)
+    assert "Made.specs returned None" in _failed(report)["forward on larger inputs"]
+
+
+class Scale(Square):
+    """A product with a Python float: the array API keeps the array's type, NumPy does not for bfloat16."""
+
+    def __init__(self, factor: Any = 2.5) -> None:
+        self.factor = factor
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factor
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return (output_grads[0] * self.factor,)
+
+
+def test_bfloat16_that_numpy_widens_is_refused_with_the_reason() -> None:
+    for check in (check_forward, check_gradient):
+        report = check(Scale(), [X], raises=False)
+        (row,) = (row for row in report.rows if row.verdict == "refused")
+        assert "NumPy widens bfloat16 beside a Python float" in row.note
+        assert "remedy: compute in the inputs' type" in row.note
+        assert report.verdict == "Scale on NumPy: passed, but not in bfloat16, which NumPy widens"
+        # Where bfloat16 is requested, it must work.
+        assert any("bfloat16" in name for name in _failed(check(Scale(), [X], dtypes=["bfloat16"], raises=False)))
+    assert check_forward(Square(), [X]).verdict == "Square on NumPy: passed"
+
+
+def test_an_operator_that_widens_its_inputs_itself_fails() -> None:
+    for wide in (np.float32(2.5), np.float64(2.5)):
+        failed = _failed(check_forward(Scale(wide), [X], strict=False, raises=False))
+        assert f"got dtype {wide.dtype}, expected float16" in failed["forward, float16, against float64"]
+
+
+def test_a_type_that_a_library_refuses_is_named_in_the_verdict() -> None:
+    class Determinant(Square):
+        def forward(self, x: Any) -> Any:
+            return x * np.linalg.det(np.ones((2, 2), x.dtype) + np.eye(2, dtype=x.dtype))
+
+    report = check_forward(Determinant(), [X], strict=False)
+    assert report.verdict == "Determinant on NumPy: passed, but not in float16; bfloat16, which NumPy widens"
+    refused = {row.check: row.excluded for row in report.rows if row.verdict == "refused"}
+    assert refused["forward, float16, against float64"] == "float16"
+    assert refused["forward, bfloat16, against float64"] == "bfloat16, which NumPy widens"
+
+
+# -- references and differences that say nothing ----------------------------------------------------------------------
+
+
+class Softplus(Square):
+    def forward(self, x: Any) -> Any:
+        xp = d5.array_namespace(x)
+        return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, xp.zeros_like(x))
+
+
+def test_a_reference_that_overflows_is_named_as_a_possible_cause() -> None:
+    report = check_forward(Softplus(), [X], reference=lambda x: np.log(1 + np.exp(x)), raises=False)
+    note = _failed(report)["forward, large values"]
+    assert "expected inf; allowed: the same, since one of them is not finite" in note
+    assert re.search(
+        r"<lambda> is not finite at \d of these, the first at \[\d, \d\], where all inputs are finite", note
+    )
+    assert "either <lambda> overflows or leaves its domain on the way, or the operator is wrong; remedy: " in note
+    assert check_forward(Softplus(), [X], reference=lambda x: np.logaddexp(0, x))
+
+
+def test_an_operator_that_hides_an_infinity_fails() -> None:
+    class Logarithm(Square):
+        def forward(self, x: Any) -> Any:
+            return d5.array_namespace(x).log(x + 1e-300)
+
+    given = np.abs(X) + 0.1
+    given[0, 0] = 0.0
+    report = check_forward(Logarithm(), [given], dtypes=["float64"], reference=np.log, raises=False)
+    note = _failed(report)["forward, float64, against log"]
+    assert "expected -inf" in note
+    assert "or the operator is wrong" in note
+    # An infinity that is lost has another cause: the input is infinite.
+    clipped = type("Clipped", (Square,), {"forward": lambda self, x: np.clip(x, -1e30, 1e30)})()
+    report = check_forward(clipped, [np.array([np.inf, 1.0])], reference=lambda x: x * 1, strict=False, raises=False)
+    assert "is not finite at" not in report.story()
+
+
+def test_cancellation_is_named_where_differences_do_not_settle() -> None:
+    class Cancels(Square):
+        def forward(self, x: Any) -> Any:
+            return d5.array_namespace(x).sqrt(x * x + 1) - 1
+
+        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+            return (output_grads[0] * inputs[0] / d5.array_namespace(inputs[0]).sqrt(inputs[0] ** 2 + 1),)
+
+    row = _rows(check_gradient(Cancels(), [X], raises=False))["backward, small values"]
+    assert row.verdict == "not evaluated"
+    assert "nor where forward loses its digits by cancellation" in row.note
+    tiny = _failed(check_gradient(Cancels(), [1e-4 * X], dtypes=["float64"], raises=False))
+    assert "kinks or jumps there, or loses its digits, by cancellation" in tiny["gradient by input 0"]
 
 
 FILE = """

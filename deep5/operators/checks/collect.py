@@ -46,6 +46,11 @@ class Collector:
         """Add a check that compares no values."""
         self._rows.append(Row(check=check, group=self._group, verdict=verdict, note=note))
 
+    def refuse_type(self, check: str, note: str, dtype: str, reason: str = "") -> None:
+        """Add a refused check of an element type, which the verdict names, with the reason where one is given."""
+        excluded = f"{dtype}, {reason}" if reason else dtype
+        self._rows.append(Row(check=check, group=self._group, verdict="refused", note=note, excluded=excluded))
+
     def require(self, holds: bool, check: str, note: str) -> bool:
         """Add a check that passes or fails."""
         self.say(check, "passed" if holds else "FAILED", "" if holds else note)

@@ -39,7 +39,7 @@ def check_directions(point: Point, into: Collector) -> bool:
     """Compare backward with differences along random directions, for random sums of each output's elements.
 
     Returns:
-        Whether it was done at this point, and not beside it because of kinks.
+        Whether it was done at this point, and not beside it because differences do not settle here.
     """
     for attempt in range(4):
         draws = {
@@ -57,9 +57,9 @@ def check_directions(point: Point, into: Collector) -> bool:
         point = Point(point.subject, [_beside(point, number) for number in range(len(point.inputs))], point.rng)
     notes = []
     if attempt:
-        notes.append("taken at a point beside the inputs, since too many outputs lie at a kink there")
+        notes.append("taken at a point beside the inputs, where the differences of too many outputs do not settle")
     if count := int((there & ~settled).sum()):
-        notes.append(f"{count} of {settled.size} elements of the outputs lie at a kink and were left out")
+        notes.append(f"{count} of {settled.size} elements of the outputs, as at kinks, do not settle and were left out")
     pull = point.subject.pullback(point.inputs)
     pulled: dict[int, list[tuple[np.ndarray, Any]]] = {of: [] for of in point.part}
     for of, part in point.part.items():

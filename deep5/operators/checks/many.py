@@ -18,7 +18,7 @@ from deep5.operators.checks.gradients import check_backward_dtypes, cotangents
 from deep5.operators.checks.inputs import LARGE, contiguous, extreme, far, floating, sized, widened
 from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.ranks import ranked
-from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.subject import Subject, breaks, refuses_size, specs
 from deep5.operators.checks.threads import too_large
 from deep5.operators.checks.tolerance import Condition
 from deep5.operators.checks.truth import Truth, own_dtype
@@ -29,7 +29,10 @@ from deep5.operators.cpp import CppOperator
 __all__ = ["check_after_others", "check_gradients_elsewhere", "check_values_elsewhere"]
 
 _THREADS = 3
-_AT_KINKS = "there are only kinks and jumps there, without slopes to compare with, or outputs that are not finite"
+_ROUGH = (
+    "there are no slopes to compare with: differences do not settle at kinks and jumps, nor where forward loses its "
+    "digits by cancellation, and have no numbers where outputs are not finite"
+)
 # An operator that takes more memory than this at a sixteenth of `BLOCK` rows may take 256 times as much at all of them.
 _ROOM_BYTES = 8 << 20
 
@@ -38,7 +41,7 @@ def _accepted(subject: Subject, values: Sequence[np.ndarray], what: str) -> bool
     """Whether `specs` accepts these inputs, and large ones are soon computed.
 
     Raises:
-        OperatorError: `specs` breaks its contract.
+        OperatorError: `specs` breaks its contract, or for large ones, `forward` does, or fails.
     """
     try:
         outputs = specs_of(subject.operator, specs(values))
@@ -62,7 +65,9 @@ def _grows_slowly(subject: Subject, values: Sequence[np.ndarray]) -> bool:
     try:
         subject.forward(part)
         return tracemalloc.get_traced_memory()[1] < _ROOM_BYTES
-    except Deep5Error:
+    except Deep5Error as error:
+        if not refuses_size(subject, error, part):
+            raise
         return False
     finally:
         tracemalloc.stop()
@@ -99,10 +104,7 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
                 try:
                     got = subject.forward(values)
                 except Deep5Error as error:
-                    broken = "raised" not in str(error)
-                    if kind == "size" and all(floating(values)) and not refuses(subject, error):
-                        raise
-                    if broken and kind != "rank" and isinstance(error, OperatorError):
+                    if not _refused(subject, error, kind, values):
                         raise
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
@@ -113,6 +115,11 @@ def check_values_elsewhere(subject: Subject, inputs: Sequence[np.ndarray], truth
                         f"{subject.name}.forward gives different bits for the same inputs after it ran with {what}; "
                         "allowed: the same bits; remedy: nothing kept from call to call"
                     )
+
+
+def _refused(subject: Subject, error: Deep5Error, kind: str, values: Sequence[np.ndarray]) -> bool:
+    """Whether an error is a refusal of inputs of this kind, which `specs` accepted."""
+    return not breaks(subject, error) if kind == "value" else refuses_size(subject, error, values)
 
 
 def _compare(
@@ -179,10 +186,8 @@ def check_gradients_elsewhere(
                     if kind == "size":
                         check_backward_dtypes(subject, values, (own_dtype(values),), False, right, part)
                 except Deep5Error as error:
-                    if kind == "size" and all(floating(values)):
+                    if (kind == "size" and all(floating(values))) or not _refused(subject, error, kind, values):
                         raise
-                    if kind == "value" and isinstance(error, OperatorError) and "raised" not in str(error):
-                        raise  # a broken contract, such as a changed argument
                     into.say(check, "refused", str(error).split("\n", 1)[0])
                     continue
                 failures = [row for row in part.report().failures if kind != "value" or row.tolerance]
@@ -205,7 +210,7 @@ def check_gradients_elsewhere(
 
 def _reason(part: Collector) -> str:
     """Why no gradient was compared at a point."""
-    return next((row.note for row in part.report().rows if row.verdict == "not evaluated" and row.note), _AT_KINKS)
+    return next((row.note for row in part.report().rows if row.verdict == "not evaluated" and row.note), _ROUGH)
 
 
 def check_after_others(

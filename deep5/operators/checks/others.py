@@ -9,8 +9,8 @@ import numpy as np
 from deep5.core.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
-from deep5.operators.checks.inputs import contiguous, floating, resized
-from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.inputs import contiguous, resized
+from deep5.operators.checks.subject import Subject, refuses_size, specs
 from deep5.operators.checks.truth import Truth
 from deep5.operators.checks.values import REFERENCE, compare_with, compared, tolerance_of
 from deep5.operators.contract import specs_of
@@ -63,7 +63,7 @@ def check_follows(
                 f"only a reference can decide; {REFERENCE}",
             )
         else:
-            parts = compared(after, truth.at(others), None, truth.precision, others)
+            parts = compared(after, truth.at(others), None, truth, others)
             into.compare(check, parts, tolerance_of(after, truth.precision, others))
 
 
@@ -98,7 +98,7 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             try:
                 got = subject.forward(values)
             except Deep5Error as error:
-                if not (refuses(subject, error) or not all(floating(values))):
+                if not refuses_size(subject, error, values):
                     raise
                 into.say(check, "refused", str(error).split("\n", 1)[0])
                 continue

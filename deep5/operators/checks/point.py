@@ -32,8 +32,10 @@ BACKWARD = 64 * EPS
 _BENT = 1e-6
 """Relative difference of derivatives; where there is no gradient, they differ by a part of themselves."""
 UNSETTLED = (
-    "{name}: the differences do not settle, so that no gradient can be evaluated; allowed: inputs around which "
-    "forward is smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
+    "{name}: the differences do not settle, so that no gradient can be evaluated: forward has kinks or jumps there, or "
+    "loses its digits, by cancellation or in lower precision; allowed: inputs around which forward is smooth, and a "
+    "forward that computes float64 in float64; remedy: inputs away from kinks, and what keeps digits, such as log1p(x) "
+    "for log(1 + x)"
 )
 
 

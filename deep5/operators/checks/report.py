@@ -21,7 +21,7 @@ Word = Literal["passed", "FAILED", "refused", "not evaluated"]
 
 _STYLE = {"passed": "green", "FAILED": "bold red", "refused": "", "not evaluated": "yellow"}
 _WORDS = {
-    "refused": "the operator does not take such inputs, which is allowed",
+    "refused": "the operator, or the library that runs it, does not take such inputs, which is allowed",
     "not evaluated": "there is nothing to compare with, or nothing to compare",
 }
 _ULPS = "ulps: the error in units of the last place of what is expected; more of each check with --json"
@@ -34,8 +34,8 @@ class Row:
     Attributes:
         check: Name of the check: `"forward, float32"`.
         group: What it is about: `"forward: element types"`; empty if it is about nothing that others are.
-        verdict: `"refused"` if the operator does not accept such inputs, which is allowed; `"not evaluated"` if there
-            is nothing to compare, or nothing to compare with.
+        verdict: `"refused"` if the operator, or the library that runs it, does not accept such inputs, which is
+            allowed; `"not evaluated"` if there is nothing to compare, or nothing to compare with.
         error: The difference that is closest to its tolerance; None if no values are compared.
         relative: The same relative to the expected value.
         ulps: The same in units in the last place of the expected value.
@@ -45,6 +45,7 @@ class Row:
         picture: A heat map of the differences, if there is one.
         drawn: Description of the picture.
         values: Number of values compared with expected ones; 0 if the operator is compared with itself.
+        excluded: The element type that was refused, which the report's verdict names; else empty.
     """
 
     check: str
@@ -59,6 +60,7 @@ class Row:
     drawn: str = ""
     values: int = 0
     group: str = ""
+    excluded: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,8 @@ class OperatorReport:
                 f"{what}: no value was evaluated, since there was nothing to compare with; remedy: inputs "
                 "that have elements, and a reference (--against, or reference=)"
             )
-        return f"{what}: passed"
+        excluded = "; ".join(dict.fromkeys(row.excluded for row in self.rows if row.excluded))
+        return f"{what}: passed, but not in {excluded}" if excluded else f"{what}: passed"
 
     def story(self) -> str:
         """All failures, for an error message."""

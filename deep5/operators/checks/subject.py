@@ -15,6 +15,7 @@ from deep5.core.executors import OperatorExecutor
 from deep5.core.operator import Operator
 from deep5.core.plugins import framework as framework_named
 from deep5.core.tensors import CPUDevice, TensorSpec, numpy_dtype, to_numpy
+from deep5.operators.checks.inputs import floating
 from deep5.operators.checks.memory import guarded_memory
 from deep5.operators.checks.repeats import Repeats
 from deep5.operators.checks.state import StateWatch
@@ -30,7 +31,7 @@ from deep5.operators.contract import (
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 
-__all__ = ["Arrays", "Subject", "refuses", "specs"]
+__all__ = ["Arrays", "Subject", "breaks", "refuses", "refuses_size", "refuses_type", "specs"]
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -272,18 +273,49 @@ class Subject:
             ) from error
 
 
-def refuses(subject: Subject, error: Deep5Error) -> bool:
-    """Whether an error only means that this element type is not accepted.
+def breaks(subject: Subject, error: Deep5Error) -> bool:
+    """Whether an error means that the operator broke its contract: no check may take that for a refusal.
 
-    Such errors are errors of shapes and of ONNX's rules, NumPy functions that do not support the type, a class template
-    that does not compile for it, and errors raised by a framework itself; a broken contract is not one of them.
+    Any other `OperatorError` passes on an exception, of the operator's code in Python or in C++, or of a library. For
+    values, which `specs` does not see, an exception is the only way to refuse them.
     """
-    return (
-        isinstance(error, (NetworkError, Unsupported))
-        or isinstance(error.__cause__, TypeError)
-        or "refused the operator" in str(error)
-        or (not subject.direct and error.__cause__ is not None)
-    )
+    if not isinstance(error, OperatorError):
+        return False
+    raised = error.__cause__ is not None and not isinstance(error.__cause__, SystemExit)
+    return not (raised or str(error).startswith(f"{subject.name} failed"))
+
+
+def refuses(subject: Subject, error: Deep5Error) -> bool:
+    """Whether an error is a refusal: of shapes, by ONNX's rules, of what is not supported, or by a framework itself."""
+    return isinstance(error, (NetworkError, Unsupported)) or (not subject.direct and error.__cause__ is not None)
+
+
+def refuses_size(subject: Subject, error: Deep5Error, inputs: Sequence[np.ndarray]) -> bool:
+    """Whether an error is a refusal of sizes or ranks that `specs` accepted: not an exception in the operator's own
+    methods, unless it may be about integers, which may be indices.
+    """
+    if breaks(subject, error):
+        return False
+    return not all(floating(inputs)) or (refuses(subject, error) and not _within(subject, error.__cause__))
+
+
+def _within(subject: Subject, error: BaseException | None) -> bool:
+    """Whether an exception passed through the operator's own methods; a framework's function has none."""
+    if isinstance(subject.operator, NativeOperator):
+        return False
+    methods = {getattr(getattr(type(subject.operator), name), "__code__", None) for name in ("forward", "backward")}
+    while error is not None:
+        if any(frame.f_code in methods for frame, _ in traceback.walk_tb(error.__traceback__)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def refuses_type(subject: Subject, error: Deep5Error) -> bool:
+    """Whether an error is a refusal of an element type, which also NumPy's functions do, by a TypeError, and class
+    templates that do not compile for it.
+    """
+    return refuses(subject, error) or isinstance(error.__cause__, TypeError) or "refused the operator" in str(error)
 
 
 def specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:

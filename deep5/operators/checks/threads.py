@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 
 from deep5.core.arguments import THREADS
-from deep5.core.errors import Deep5Error
+from deep5.core.errors import Deep5Error, NetworkError
 from deep5.core.tensors import TensorSpec
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import floating, larger, widened
@@ -50,7 +50,8 @@ def check_threads(subject: Subject, inputs: Sequence[np.ndarray], backward: bool
         return
     tried = [tuple(inputs)]
     if (more := larger(inputs)) is not None:
-        with suppress(Deep5Error):  # it need not accept them
+        # It need not accept them.
+        with into.guarded(f"{'backward' if backward else 'forward'} on larger inputs"), suppress(NetworkError):
             tried += [] if too_large(specs_of(operator, specs(more))) else [more]
     # The number of threads is a setting of the calling thread: a worker keeps this thread's setting unchanged.
     worker = threading.Thread(target=_judge, args=(subject, tried, backward, into))

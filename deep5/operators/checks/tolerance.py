@@ -214,7 +214,10 @@ def deviation(
         error, room = float(difference[at]), float(allowed[at])
         unit = _unit(abs(float(want[at])), limits)
         relative = error / abs(float(want[at])) if want[at] else (0.0 if error == 0 else np.inf)
-    story = _story(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {ulps(error / unit)} ulps")
+    allowed_text = "the same, since one of them is not finite"
+    if not lost[at]:
+        allowed_text = f"an error of {room:.3g}, got one of {error:.3g}, {ulps(error / unit)} ulps"
+    story = _story(got, expected, at, bad, allowed_text)
     return Deviation(error, float(relative), error / unit, room, story, beyond, got.size)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from deep5.core.errors import Deep5Error, Unsupported, UsageError
 from deep5.operators.checks.inputs import widened
-from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.subject import Subject, breaks, refuses_type, specs
 from deep5.operators.checks.tolerance import Condition, condition, epsilon, jumps
 from deep5.operators.contract import is_floating, several
 from deep5.operators.native import NativeOperator
@@ -175,10 +175,16 @@ def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: 
 
 
 def takes(subject: Subject, inputs: Sequence[np.ndarray]) -> bool:
-    """Whether an operator accepts float64 inputs, and computes in float64."""
+    """Whether an operator accepts float64 inputs, and computes in float64.
+
+    Raises:
+        OperatorError: It accepts them, and breaks its contract.
+    """
     try:
         made = subject.forward(inputs)
-    except Deep5Error:
+    except Deep5Error as error:
+        if breaks(subject, error):
+            raise
         return False
     # A back-end may compute in float32 regardless of the inputs.
     return all(str(value.dtype) not in ("float16", "bfloat16", "float32") for value in made)
@@ -189,6 +195,7 @@ def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
 
     Raises:
         Unsupported: Neither does.
+        OperatorError: The operator accepts float64, and fails there.
     """
     wide, operator = widened(inputs), subject.operator
     if takes(subject, wide):
@@ -202,7 +209,7 @@ def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
         subject.forward(wide)
         reported = "its outputs have lower precision"
     except Deep5Error as error:
-        if not (native or refuses(subject, error)):
+        if not (native or refuses_type(subject, error)):
             raise
         reported = str(error)
     raise Unsupported(

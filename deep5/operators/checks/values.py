@@ -11,10 +11,10 @@ from deep5.core.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import LAYOUTS, cast, contiguous, repeated, without_axes, without_elements
-from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.subject import Subject, breaks, refuses_size, refuses_type, specs
 from deep5.operators.checks.tolerance import Condition, deviation, epsilon, tolerance_text, working
 from deep5.operators.checks.truth import Truth, own_dtype
-from deep5.operators.contract import is_floating, specs_of
+from deep5.operators.contract import ChangedElementType, is_floating, specs_of
 
 __all__ = [
     "REFERENCE",
@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 _MOST_INPUTS = 4  # of which each is laid out differently from the others
+_WIDENED = (
+    "; NumPy widens bfloat16 beside a Python float, and in linalg, where other frameworks keep it or refuse it: the "
+    "reference ends with this error in a bfloat16 network"
+)
 REFERENCE = "remedy: a reference (--against FILE.py:FUNCTION, or reference=)"
 
 
@@ -35,7 +39,7 @@ def compared(
     got: Sequence[np.ndarray],
     known: Condition,
     moved: Sequence[np.ndarray] | None,
-    precision: str,
+    truth: Truth,
     inputs: Sequence[np.ndarray],
 ) -> list[tuple[str, Any]]:
     """Compare every output with its expected value.
@@ -44,7 +48,7 @@ def compared(
         got: The outputs.
         known: The expected outputs.
         moved: Where rounding decides; None: nowhere.
-        precision: The element type in which the expected outputs were computed.
+        truth: What computed the expected outputs.
         inputs: The inputs of the outputs.
 
     Raises:
@@ -52,19 +56,42 @@ def compared(
     """
     if len(got) != len(known.values):
         raise OperatorError(f"got {len(got)} outputs, where what it is compared with gives {len(known.values)}")
-    return [
-        (
-            f"output {number}",
-            deviation(
-                np.asarray(value),
-                known.values[number],
-                _room(str(value.dtype), known, number, precision, inputs),
-                None if moved is None else moved[number],
-                twice=precision != "float64" or str(value.dtype) == "float64",
-            ),
+    found = []
+    for number, value in enumerate(got):
+        part = deviation(
+            np.asarray(value),
+            known.values[number],
+            _room(str(value.dtype), known, number, truth.precision, inputs),
+            None if moved is None else moved[number],
+            twice=truth.precision != "float64" or str(value.dtype) == "float64",
         )
-        for number, value in enumerate(got)
-    ]
+        if part.story and truth.given:
+            reported = _without_numbers(np.asarray(value), known.values[number], truth, inputs)
+            part = part._replace(story=part.story + reported)
+        found.append((f"output {number}", part))
+    return found
+
+
+def _without_numbers(got: np.ndarray, expected: np.ndarray, truth: Truth, inputs: Sequence[np.ndarray]) -> str:
+    """What to look at if a reference is not finite where an operator gives numbers for finite inputs; "" otherwise.
+
+    Either may be wrong: log(1 + exp(x)) overflows, log(x + 1e-12) hides an infinity. Leaving such elements out would
+    pass the latter, so that they fail.
+    """
+    if got.shape != expected.shape or not is_floating(str(got.dtype)):
+        return ""
+    lost = np.isfinite(got.astype(np.float64)) & ~np.isfinite(expected.astype(np.float64))
+    wide = [np.asarray(value, np.float64) for value in inputs]
+    if not lost.any() or not all(np.isfinite(value).all() for value in wide):
+        return ""
+    at = [int(index) for index in np.unravel_index(int(lost.argmax()), lost.shape)]
+    largest = max(float(np.max(np.abs(value), initial=0.0)) for value in wide)
+    return (
+        f"; {truth.name} is not finite at {int(lost.sum())} of these, the first at {at}, where all inputs are finite "
+        f"(at most {largest:.3g}): either {truth.name} overflows or leaves its domain on the way, or the operator is "
+        "wrong; remedy: a reference that is finite where the result is, such as numpy.logaddexp(0, x) for "
+        "log(1 + exp(x)), or an operator that is infinite or NaN there"
+    )
 
 
 def compare_with(
@@ -89,7 +116,7 @@ def compare_with(
     # In integers and in float64, the operator's own run in float64 is the same run again.
     itself = not truth.given and not (truth.informative and is_floating(own) and own != "float64")
     moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
-    rows = compared(got, known, moved, truth.precision, values)
+    rows = compared(got, known, moved, truth, values)
     into.compare(check, rows, tolerance_of(got, truth.precision, values), itself=itself)
 
 
@@ -142,7 +169,7 @@ def check_dtypes(
             moved = truth.jumps(values, known, dtype) if is_floating(dtype) and dtype != "float64" else None
             into.compare(
                 check,
-                compared(got, known, moved, truth.precision, values),
+                compared(got, known, moved, truth, values),
                 tolerance_of(got, truth.precision, values),
                 itself=not (truth.given or truth.informative),
             )
@@ -151,7 +178,7 @@ def check_dtypes(
 def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bool, check: str, into: Collector) -> Any:
     """The result of a call in an element type; None, and a row, if the operator does not accept the type.
 
-    See `refuses`; on NumPy, bfloat16 may also be rejected, since its products with Python numbers become float32.
+    See `refuses_type`. One broken contract is a refusal, too: a wider type than bfloat16 on NumPy.
 
     Args:
         subject: Runs the operator.
@@ -164,10 +191,16 @@ def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bo
     try:
         return call()
     except Deep5Error as error:
-        on_numpy = subject.direct and dtype == "bfloat16" and isinstance(error, OperatorError)
-        if not (may_refuse and (on_numpy or refuses(subject, error))):
+        # By the array API, an array keeps its type beside a Python float, and an operator may rely on that. NumPy does
+        # so for its own types, but not for bfloat16, which is ml_dtypes': then NumPy refuses the type, not the
+        # operator, whose source is right on other frameworks. One that widens its inputs itself also does so in
+        # float16, which fails. The verdict names the refusal, since the reference does not run the operator in bfloat16
+        # either.
+        widened = subject.direct and dtype == "bfloat16" and isinstance(error, ChangedElementType)
+        if not (may_refuse and (widened or refuses_type(subject, error))):
             raise
-        into.say(check, "refused", str(error).split("\n", 1)[0])
+        note = str(error).split("\n", 1)[0]
+        into.refuse_type(check, f"{note}{_WIDENED if widened else ''}", dtype, "which NumPy widens" * widened)
         return None
 
 
@@ -209,8 +242,10 @@ def check_layouts(
         whole = contiguous(rows)
         try:
             plain = subject.forward(whole)
-        except Exception:  # equal rows may be an invalid input, for an inverse, for example
-            return
+        except Deep5Error as error:
+            if breaks(subject, error):
+                raise
+            return  # equal rows may be an invalid input, for an inverse, for example
         _as_contiguous(check, subject.forward(rows), plain, lambda: know(whole), into)
 
 
@@ -240,8 +275,8 @@ def _float_of(values: Sequence[np.ndarray]) -> str:
 def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
     """Check forward on empty and rank-0 inputs: rejected, or correct.
 
-    If only leading axes are empty, as for a batch, and outputs are empty too, only `specs` may reject them. In other
-    cases the operator may raise: an empty array has no maximum, for example.
+    Only `specs` may reject rank 0, and empty leading axes, as of a batch, if outputs are empty too. In other cases the
+    operator may raise: an empty array has no maximum, for example.
     """
     cases = [(f"forward, dimension {extent} cut to 0", lead, cut) for extent, lead, cut in without_elements(inputs)]
     scalars = without_axes(inputs) if any(value.ndim for value in inputs) else None
@@ -251,14 +286,17 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
         try:
             expected = specs_of(subject.operator, specs(values)) if subject.direct else None
         except Deep5Error as error:
-            into.say(check, "refused", str(error))
+            into.say(check, "FAILED" if isinstance(error, OperatorError) else "refused", str(error))
             continue
         try:
             got = subject.forward(values)
         except Deep5Error as error:
-            reported = str(error).split("\n", 1)[0]
             nothing = expected is not None and all(0 in spec.shape for spec in expected)
-            into.say(check, "FAILED" if strict and nothing else "refused", reported)
+            if values is scalars:
+                refused = refuses_size(subject, error, values)
+            else:
+                refused = not breaks(subject, error) and not (strict and nothing)
+            into.say(check, "refused" if refused else "FAILED", str(error).split("\n", 1)[0])
             continue
         try:
             known = truth.at(values) if truth.given else None
@@ -271,6 +309,4 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             # Axes of the same size may be unrelated: then cutting them makes no sense.
             into.say(check, "refused", f"it gives other shapes than {truth.name}")
         else:
-            into.compare(
-                check, compared(got, known, None, truth.precision, values), tolerance_of(got, truth.precision, values)
-            )
+            into.compare(check, compared(got, known, None, truth, values), tolerance_of(got, truth.precision, values))
