@@ -26,6 +26,7 @@ from deep5.audit.plausible import check_dates, check_hashes, check_versions
 from deep5.audit.proof_numbers import check_proof_numbers
 from deep5.audit.proof_rows import check_proof
 from deep5.audit.rank_test import rules_of
+from deep5.audit.raw_files import check_raw_files
 from deep5.audit.settings import check_candidate_recipes
 from deep5.audit.summaries import check_summaries
 from deep5.audit.timed_samples import timed_samples
@@ -61,6 +62,7 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
     check_recipe(ledger, root, document)
     check_environment(ledger, root, document)
     check_hashes(ledger, document)
+    check_raw_files(ledger, root, document)
     with ledger.part(8, "the dates"):
         check_dates(ledger, root, document)
     for rule, what, check in (

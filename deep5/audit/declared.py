@@ -32,9 +32,9 @@ def check_declared(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> N
     """
     recipe = document["recipe"]
     # Another size has its own goals, or none.
-    stated = _stated(root) if recipe["size"] == "full" else None
-    if stated is None:
-        ledger.skip("goals against recipe.py: they are not of the full size, or not written as literals")
+    stated = _stated(root) if recipe["size"] == "full" else "they are of another size than the full one"
+    if isinstance(stated, str):
+        ledger.skip(f"goals against recipe.py: {stated}")
         return
     declared = [None if entry.get("goal") is None else str(entry["goal"]) for entry in recipe["metrics"]]
     # A comparison evaluates no metrics, and states no units.
@@ -64,7 +64,7 @@ def _check_metrics(ledger: Ledger, tree: ast.Module, declared: Sequence[Mapping[
 
 def _metrics(tree: ast.Module) -> list[str] | None:
     """The names of METRICS by their classes, such as `d5.TestAccuracy()`; "" for one that is no such call."""
-    value = _literal(tree, "METRICS", 2)
+    value = _literal(tree, "METRICS")
     if not isinstance(value, (ast.List, ast.Tuple)):
         return None
     calls = [entry.elts[0] if isinstance(entry, (ast.List, ast.Tuple)) and entry.elts else None for entry in value.elts]
@@ -83,21 +83,21 @@ def check_stated_parts(ledger: Ledger, root: Path, document: Mapping[str, Any]) 
         document: result.json or comparison.json.
     """
     recipe, tree = document["recipe"], _tree(root)
-    stated = None if tree is None else _parts(_literal(tree, "FIXED", 0))
-    if tree is None or stated is None:
-        ledger.skip("the fixed part against recipe.py: it is not written as literals")
+    stated = tree if isinstance(tree, str) else _parts(tree, "FIXED")
+    if isinstance(tree, str) or isinstance(stated, str):
+        ledger.skip(f"the fixed part against recipe.py: {stated}")
         return
-    sizes = _parts(_literal(tree, "SIZES", None))
-    if sizes is None and _names(tree, "SIZES"):
-        ledger.skip("the size against recipe.py: SIZES is not written as literals")
+    sizes = _parts(tree, "SIZES") if _mentions(tree, "SIZES") else {}
+    if isinstance(sizes, str):
+        ledger.skip(f"the size against recipe.py: {sizes}")
         return
-    known = {"full", *(sizes or {})}
+    known = {"full", *sizes}
     size = recipe["size"]
     if not ledger.hold(14, size in known, f"the size is {size!r:.60}; allowed: {', '.join(sorted(known))}"):
         return
-    changes = (sizes or {}).get(size, {})
+    changes = sizes.get(size, {})
     if changes is _UNKNOWN or not isinstance(changes, dict):
-        ledger.skip("the size against recipe.py: SIZES is not written as literals")
+        ledger.skip(f"the size against recipe.py: SIZES does not state {size!r:.60} in literals")
         return
     if "metrics" not in changes:
         _check_metrics(ledger, tree, recipe["metrics"])
@@ -133,14 +133,17 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def _parts(node: ast.expr | None) -> dict[str, Any] | None:
-    """The values of a dict with literal keys, `_UNKNOWN` for those that are no literals; None if it is no such dict."""
+def _parts(tree: ast.Module, name: str) -> dict[str, Any] | str:
+    """The values of a dict with literal keys, `_UNKNOWN` for those that are no literals; or why it is not known."""
+    node = _literal(tree, name)
+    if isinstance(node, str):
+        return node
     if not isinstance(node, ast.Dict):
-        return None
+        return f"{name} is not written as a literal dict"
     found: dict[str, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
-            return None
+            return f"a key of {name} is not written as a literal"
         try:
             found[key.value] = ast.literal_eval(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -148,66 +151,94 @@ def _parts(node: ast.expr | None) -> dict[str, Any] | None:
     return found
 
 
-def _tree(root: Path) -> ast.Module | None:
+def _tree(root: Path) -> ast.Module | str:
+    """The syntax of recipe.py, or why there is none."""
     source = bytes_of(root, "recipe.py", most_bytes=_SOURCE_BYTES)
+    if source is None:
+        return "the folder has no recipe.py"
     try:
-        return parse(source or b"")
+        return parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return "it is not Python code that this Python reads"
 
 
 def _names(tree: ast.Module, name: str) -> list[ast.Name]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
 
 
-def _literal(tree: ast.Module, name: str, place: int | None) -> ast.expr | None:
-    """The only value of a variable of the module that nothing else changes; None if there is no such variable.
+def _is_imported(tree: ast.Module, name: str) -> bool:
+    """Whether the module may import a variable, by its name or with all others."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return bool({name, "*"} & {alias.asname or alias.name for node in imports for alias in node.names})
+
+
+def _mentions(tree: ast.Module, name: str) -> bool:
+    return bool(_names(tree, name)) or _is_imported(tree, name)
+
+
+def _literal(tree: ast.Module, name: str) -> ast.expr | str:
+    """The only value of a variable of the module, given to nothing but `run_recipe`; or why it is not known.
 
     Args:
         tree: The module.
-        name: The variable.
-        place: Its place among the arguments of `run_recipe`, its only use; None: it has no use.
+        name: One of `_ARGUMENTS`.
     """
     named = _names(tree, name)
     written = [node for node in named if isinstance(node.ctx, ast.Store)]
     values = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets == written[:1]]
-    if len(written) != 1 or len(values) != 1 or not _is_plain(tree, name, place, len(named) - 1):
-        return None
+    if _is_imported(tree, name):
+        return f"an import may define {name}"
+    if len(written) != 1 or len(values) != 1:
+        return f"{name} is not assigned exactly once, at the top of the module"
+    if (given := _given(tree, name)) is None:
+        return f"a call of run_recipe does not get {name} by this name"
+    if len(named) - 1 != given:
+        return f"{name} has other uses than as an argument of run_recipe, which may change it"
     return values[0]
 
 
-def _stated(root: Path) -> list[Any] | None:
-    """The goals of METRICS in the order of the file; None if they are not literals, or assigned more than once."""
+# Of the function `run_recipe`: the keyword, and the place if there is one.
+_ARGUMENTS: Mapping[str, tuple[str, int | None]] = {
+    "FIXED": ("fixed", 0),
+    "METRICS": ("metrics", 2),
+    "SIZES": ("sizes", None),
+}
+
+
+def _given(tree: ast.Module, name: str) -> int | None:
+    """How often a variable is given to `run_recipe` as the argument of its name; None: a call may get another value."""
+    keyword, place = _ARGUMENTS[name]
+    count = 0
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "run_recipe":
+            continue
+        if any(isinstance(own, ast.Starred) for own in node.args) or any(own.arg is None for own in node.keywords):
+            return None
+        given = [own.value for own in node.keywords if own.arg == keyword]
+        given += node.args[place : place + 1] if place is not None else []
+        if any(not isinstance(own, ast.Name) or own.id != name for own in given):
+            return None
+        count += len(given)
+    return count
+
+
+def _stated(root: Path) -> list[Any] | str:
+    """The goals of METRICS in the order of the file; or why they are not known."""
     tree = _tree(root)
-    value = None if tree is None else _literal(tree, "METRICS", 2)
+    value = tree if isinstance(tree, str) else _literal(tree, "METRICS")
+    if isinstance(value, str):
+        return value
     if not isinstance(value, (ast.List, ast.Tuple)):
-        return None
+        return "METRICS is not written as a list"
     found = []
     for entry in value.elts:
         if not isinstance(entry, (ast.Tuple, ast.List)) or len(entry.elts) != 2:
-            return None
+            return "METRICS is not written as pairs"
         try:
             found.append(ast.literal_eval(entry.elts[1]))
-        except ValueError:
-            return None
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return "a goal in METRICS is not written as a literal"
     return found
-
-
-def _is_plain(tree: ast.Module, name: str, place: int | None, uses: int) -> bool:
-    """Whether a variable is only used as an argument of `run_recipe`, `uses` times, so that nothing changes it."""
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    if {name, "*"} & imported:
-        return False
-    if place is None:
-        return uses == 0
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "run_recipe"
-    ]
-    given = [node.args[place] for node in calls if len(node.args) > place]
-    usual = [node for node in given if isinstance(node, ast.Name) and node.id == name]
-    return len(usual) == len(calls) == uses
 
 
 def _same(stated: Any, declared: str | None, unit: str | None) -> bool:

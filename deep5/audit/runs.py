@@ -26,6 +26,7 @@ from deep5.audit.own_optimizer import check_optimizer
 from deep5.audit.plausible import check_accuracies, check_dates, check_hashes, check_not_numbers, check_versions
 from deep5.audit.rank_values import OfAll
 from deep5.audit.ranks import check_ranks
+from deep5.audit.raw_files import check_raw_files
 from deep5.audit.recorded import check_recorded
 from deep5.audit.rounds import slowest
 from deep5.audit.run_fields import check_run_fields
@@ -70,6 +71,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     check_environment(ledger, root, document)
     check_origin(ledger, root, document)
     check_hashes(ledger, document)
+    check_raw_files(ledger, root, document)
     with ledger.part(8, "the dates"):
         check_dates(ledger, root, document)
     with ledger.part(14, "the framework's version"):

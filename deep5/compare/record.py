@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from deep5.results.folder import locked, new_folder, remove_torn
 from deep5.results.kind import COMPARISON
 from deep5.results.origin import source_name
 from deep5.results.round_samples import RoundSample, round_samples_text
+from deep5.results.samples_file import SAMPLES
 from deep5.results.validation import check_document, encode
 
 __all__ = ["ComparisonRecord"]
@@ -174,6 +176,7 @@ class ComparisonRecord:
         self.path = left.folder.absolute()
         remove_torn(self.path)
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
+        self.document.pop("files", None)  # of the earlier end
         self.document["resumed"] = [*document["resumed"], now()]
         if any((reported["software"].get("commit") or {}).get("dirty") for reported in (document, asked)):
             self.warn(
@@ -346,7 +349,7 @@ class ComparisonRecord:
         encoded = encode(self.document)
         check_document(encoded, comparison_schema())
         return {
-            "samples.csv": round_samples_text(self._samples),
+            SAMPLES: round_samples_text(self._samples),
             COMPARISON: json.dumps(encoded, indent=2, allow_nan=False) + "\n",
         }
 
@@ -394,6 +397,8 @@ class ComparisonRecord:
         self.document |= {"status": status, "reasons": reasons, "resources": used, "finished": ended}
         begun = self.document["started"] if self.document["resumed"] else None
         self.warn(*self._session.clock_warnings(ended, begun, used["wall_s"]))
+        text = round_samples_text(self._samples)
+        self.document["files"] = {SAMPLES: hashlib.sha256(text.encode()).hexdigest()}
         self.write()
 
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 from deep5.core.errors import OutputError, UsageError
 from deep5.core.files import exists, write_atomically
 from deep5.results.kind import RESULT
+from deep5.results.raw_files import is_raw, raw_hashes
 from deep5.results.result import EVENTS, load
 from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
@@ -60,6 +61,7 @@ class ResultFolder:
         self.path = path
         self.run_id = path.name
         self._tail_is_whole = False
+        self._raw: set[str] = set()
         self._lock = locked(path)
 
     def close(self) -> None:
@@ -146,6 +148,7 @@ class ResultFolder:
                 if file.write(data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._tail_is_whole = True
+        self._raw.add(EVENTS)
 
     def events_bytes(self) -> int:
         """Length of events.mllog in bytes, for `cut_events`."""
@@ -195,9 +198,26 @@ class ResultFolder:
             )
         self._write(name, data)
 
+    def include(self, name: str) -> None:
+        """Add a file to the raw ones that another function has written, or will write before `raw_hashes`."""
+        self._raw.add(name)
+
+    def raw_hashes(self) -> dict[str, str]:
+        """SHA-256 of the raw files that this process has written, by name: the files that `is_raw` describes.
+
+        A resumed run writes again, or continues, all that its earlier processes have written of them.
+
+        Raises:
+            OutputError: One of them cannot be read.
+        """
+        with _writing(f"cannot read the files in {self.path}"):
+            return raw_hashes(self.path, self._raw)
+
     def _write(self, name: str, data: bytes | str) -> None:
         with _writing(f"cannot write {self.path / name}"):
             write_atomically(self.path / name, data)
+        if name != RESULT and is_raw(name):
+            self._raw.add(name)
 
 
 def new_folder(path: Path, files: Mapping[str, bytes | str], folders: Iterable[str] = ()) -> None:

@@ -207,7 +207,6 @@ class RunRecord:
             checkpoint: Its file.
         """
         about = about or {"events_bytes": 0, "step": 0, "epoch": 0, "measurement": self._unmeasured}
-        self.folder.cut_events(about["events_bytes"])
         self._before = {name: about.get(name, 0.0) for name in self._before}
         # The first calls in result.json may belong to steps after the checkpoint, or be missing after a kill.
         self.document["measurement"] = dict(about.get("measurement", self.document["measurement"]))
@@ -220,8 +219,10 @@ class RunRecord:
                 "environment": self.document["provenance"]["environment"],
             }
         )
-        # Write now, for readers of the folder while the run continues or after it is killed again.
+        # Write now, for readers of the folder while the run continues or after it is killed again; and before any other
+        # file changes, because the hashes of an earlier end are in the old document.
         self.folder.write_result(self.document)
+        self.folder.cut_events(about["events_bytes"])
 
     def save_samples(self) -> None:
         """Write all samples recorded so far."""
@@ -270,7 +271,7 @@ class RunRecord:
         """Record a run that failed; an error here must not hide the original one."""
         reasons = [reason]
         self._close()
-        for what in (self.save_samples, self._note_values):
+        for what in (self.save_samples, self._note_values, self._note_files):
             try:
                 with contained():
                     what()
@@ -286,6 +287,10 @@ class RunRecord:
     def _note_values(self) -> None:
         self.document["metrics"] = self._rows(evaluated=False, valued=True)
 
+    def _note_files(self) -> None:
+        """Identify the raw files in the document, after the last of them was written."""
+        self.document["files"] = self.folder.raw_hashes()
+
     def finish(self, stopped: str | None = None) -> Result:
         """Evaluate the goals, write the result, and read it back.
 
@@ -298,6 +303,7 @@ class RunRecord:
         self.save_samples()
         self._write_files()
         self._close()
+        self._note_files()
         failed = [row["name"] for row in rows if row["passed"] is False]
         evaluated = any(row["passed"] is not None for row in rows)
         reasons = [f"{name} did not meet its goal" for name in failed]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_again", "train"]
 
+_WEIGHTS = "weights.safetensors"
 # The executor's settings that determine the bits.
 _NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "update_dtype", "tf32", "deterministic")
 
@@ -281,9 +282,10 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
             trained = executor.export()
     if isinstance(network, NativeNetwork):
         run.warn(NATIVE)
+        run.folder.include(_WEIGHTS)  # without network.onnx, nothing else identifies them
     else:
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
-    write_weights(trained, run.folder.path / "weights.safetensors")
+    write_weights(trained, run.folder.path / _WEIGHTS)
     run.document["provenance"]["trained_weights"] = trained.weights_hash()
 
 

@@ -15,7 +15,7 @@ import pytest
 import deep5 as d5
 import honest_results
 from deep5.audit import audit
-from deep5.audit.declared import _same
+from deep5.audit.declared import _same, check_declared, check_stated_parts
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
@@ -28,6 +28,7 @@ from deep5.run.execute import execute
 from deep5.training.checkpointer import Checkpointer
 from doctored import (
     CORPUS,
+    LATER,
     UNSEEN,
     Doctor,
     broken_off,
@@ -40,7 +41,20 @@ from doctored import (
     scaled,
     setting,
 )
-from honest_results import HONEST, LEVEL0, OLD_QUICK, OLD_RIGOROUS, QUICK, RECIPE, RECORDED, RIGOROUS, RUN, SET, STUDY
+from honest_results import (
+    HONEST,
+    LEVEL0,
+    OLD_QUICK,
+    OLD_RIGOROUS,
+    QUICK,
+    RECIPE,
+    RECORDED,
+    RIGOROUS,
+    RUN,
+    SET,
+    STUDY,
+    hashed_anew,
+)
 
 
 @pytest.fixture(scope="session")
@@ -94,10 +108,34 @@ def test_doctored_results_are_caught(
     folder = given(kind)
     assert audit([folder])
     doctor(folder)
+    hashed_anew(folder)  # so that no hash of a raw file finds it
     report = audit([folder])
     assert not report
     found = [str(finding) for finding in report.findings]
     assert any(finding.rule == rule and words in finding.what for finding in report.findings), found
+
+
+@pytest.mark.parametrize(("kind", "doctor", "file", "word"), [row[1:] for row in LATER], ids=[row[0] for row in LATER])
+def test_raw_files_that_were_changed_after_the_run(
+    given: Callable[[str], Path], kind: str, doctor: Doctor, file: str, word: str
+) -> None:
+    folder = given(kind)
+    doctor(folder)
+    said = {"changed": f"{file} was changed after the run", "missing": f"{file} is missing; the run ended with it"}
+    found = [str(finding) for finding in audit([folder]).findings]
+    assert any(finding.startswith("rule 8: ") and said[word] in finding for finding in found), found
+
+
+def test_results_without_hashes_of_raw_files_say_so(given: Callable[[str], Path]) -> None:
+    for kind in (RUN, QUICK):
+        folder = given(kind)
+        for path in (*folder.glob("result.json"), *folder.glob("comparison.json")):
+            document = json.loads(path.read_text())
+            del document["files"]
+            path.write_text(json.dumps(document))
+        report = audit([folder])
+        assert [str(finding) for finding in report.findings] == []
+        assert report.skipped["the bytes of raw files: no hashes of them are stored, because an older deep5 made it"]
 
 
 def test_the_docs_list_every_cheat() -> None:
@@ -110,6 +148,7 @@ def test_what_a_folder_cannot_show(given: Callable[[str], Path], kind: str, doct
     """The docs name these limits; a finding here is good news, and the row belongs to those that are caught."""
     folder = given(kind)
     doctor(folder)
+    hashed_anew(folder)
     assert audit([folder])
 
 
@@ -171,8 +210,13 @@ def test_honest_runs_of_every_end_pass(
     tmp_path: Path, changes: dict[str, Any], event: d5.Event | None, status: str
 ) -> None:
     folder = one_run(tmp_path, changes, event)
-    assert json.loads((folder / "result.json").read_text())["status"] == status
+    document = json.loads((folder / "result.json").read_text())
+    assert document["status"] == status
+    raw = {"samples.csv", "events.mllog", "dataset.json", "environment.json"}
+    assert set(document["files"]) == raw
     assert [str(finding) for finding in audit([folder]).findings] == []
+    (folder / "samples.csv").write_text((folder / "samples.csv").read_text() + " ")
+    assert any("samples.csv was changed after the run" in str(finding) for finding in audit([folder]).findings)
 
 
 @pytest.mark.parametrize("step", [1, 4])
@@ -185,6 +229,7 @@ def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
     )
     document = json.loads((folder / "result.json").read_text())
     assert (document["status"], len(document["resumed"])) == ("success", 1)
+    assert set(document["files"]) == {"samples.csv", "events.mllog", "dataset.json", "environment-2.json"}
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
     assert not any("the first steps of each size" in what or "throughput" in what for what in report.skipped)
@@ -236,6 +281,7 @@ def test_dates_and_clock_may_differ_by_a_share(given: Callable[[str], Path]) -> 
 def test_a_round_that_was_broken_off_and_ran_again_has_no_fault(left: int | None, given: Callable[[str], Path]) -> None:
     folder = given(RIGOROUS)
     broken_off(1, 2, left)(folder)
+    hashed_anew(folder)
     assert [str(finding) for finding in audit([folder]).findings] == []
 
 
@@ -475,6 +521,84 @@ def test_goals_in_other_units_than_the_metrics_are_those_declared(tmp_path: Path
     for goal, other in (("1.7 min", "1.7 s"), ("1.7 min", "1.8 min"), ("100 GB", "100 GiB"), ("100 GB", "100 s")):
         (folder / "recipe.py").write_text(stored.replace(goal, other))
         assert any("the goals are not those of recipe.py" in str(found) for found in audit([folder]).findings)
+
+
+SIZED = """
+import deep5 as d5
+
+class Net:
+    pass
+
+FIXED = {"model": Net, "dataset": "digits", "epochs": 2}
+MUTABLE = {"batch_size": 64}
+METRICS = [(d5.TestAccuracy(), ">= 80 %")]
+SIZES = {"smoke": {"epochs": 1}}
+"""
+MAIN = """
+if __name__ == "__main__":
+    d5.run_recipe(FIXED, MUTABLE, METRICS, sizes=SIZES) or exit(1)
+"""
+
+
+def of_recipe(folder: Path, source: str | None, size: str, epochs: int) -> Ledger:
+    """The checks of a result against the source of its recipe."""
+    folder.mkdir(exist_ok=True)
+    if source is not None:
+        (folder / "recipe.py").write_text(source)
+    recipe = {
+        "size": size,
+        "fixed": {"model": {"object": "Net"}, "dataset": "digits", "epochs": epochs},
+        "metrics": [{"metric": "test_accuracy", "goal": ">= 80"}],
+    }
+    ledger = Ledger("folder")
+    check_declared(ledger, folder, {"recipe": recipe, "metrics": [{"unit": "%"}]})
+    check_stated_parts(ledger, folder, {"recipe": recipe})
+    return ledger
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "",
+        MAIN,
+        MAIN.replace("FIXED, MUTABLE, METRICS,", "FIXED, MUTABLE, metrics=METRICS,"),
+        MAIN.replace("FIXED, MUTABLE, METRICS,", "metrics=METRICS, mutable=MUTABLE, fixed=FIXED,"),
+        MAIN.replace(", sizes=SIZES", ""),
+    ],
+)
+def test_sizes_that_are_given_to_run_recipe_are_checked(main: str, tmp_path: Path) -> None:
+    """As the docs write it: a variable that is only an argument of run_recipe is what the file states."""
+    for size, epochs in (("full", 2), ("smoke", 1)):
+        ledger = of_recipe(tmp_path, SIZED + main, size, epochs)
+        goals = {"goals against recipe.py: they are of another size than the full one"} if size == "smoke" else set()
+        assert (ledger.findings, set(ledger.skipped)) == ([], goals)
+        (found,) = of_recipe(tmp_path, SIZED + main, size, 7).findings
+        assert found.what == f"epochs of the recipe, by FIXED of recipe.py; stored 7, recomputed {epochs}"
+    (found,) = of_recipe(tmp_path, SIZED + main, "tiny", 1).findings
+    assert found.what == "the size is 'tiny'; allowed: full, smoke"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (None, "the folder has no recipe.py"),
+        ("FIXED = {", "it is not Python code that this Python reads"),
+        (SIZED + "SIZES['smoke']['epochs'] = 9\n", "SIZES has other uses than as an argument of run_recipe"),
+        (SIZED + "SIZES = {}\n", "SIZES is not assigned exactly once"),
+        (SIZED.replace('{"smoke": {"epochs": 1}}', "dict(smoke={})"), "SIZES is not written as a literal dict"),
+        (SIZED.replace('"smoke":', '"smo" + "ke":'), "a key of SIZES is not written as a literal"),
+        (SIZED.replace('{"epochs": 1}}', "dict(epochs=1)}"), "SIZES does not state 'smoke' in literals"),
+        (SIZED.replace("SIZES =", "OTHER =") + "from base import SIZES\n", "an import may define SIZES"),
+        (SIZED + MAIN.replace("sizes=SIZES", "sizes={}"), "a call of run_recipe does not get SIZES by this name"),
+        (SIZED + MAIN.replace("sizes=SIZES", "**more"), "a call of run_recipe does not get FIXED by this name"),
+        (SIZED + "print(FIXED)\n", "FIXED has other uses than as an argument of run_recipe"),
+        (SIZED.replace("FIXED =", "PARTS ="), "FIXED is not assigned exactly once"),
+    ],
+)
+def test_why_a_recipe_is_not_rechecked(source: str | None, reason: str, tmp_path: Path) -> None:
+    ledger = of_recipe(tmp_path / "own", source, "smoke", 1)
+    assert ledger.findings == []
+    assert any(reason in what for what in ledger.skipped), ledger.skipped
 
 
 @pytest.mark.parametrize(

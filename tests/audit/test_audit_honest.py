@@ -36,7 +36,7 @@ from honest_cases import CASES, drawn, made
 from honest_cases import QUICK as QUICKLY
 from honest_cases import RUN as RUNS
 from honest_machine import Clock, Hooks, Interruption
-from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN, STUDY
+from honest_results import HONEST, LEVEL0, QUICK, RECIPE, RUN, STUDY, hashed_anew
 
 # Cheap ones of the drawn cases, which run every day.
 _DAILY = (1, 14, 27, 31, 58, 96)
@@ -76,6 +76,7 @@ def _edit(path: Path, change: Callable[[Any], object]) -> None:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
+    hashed_anew(path.parent)
 
 
 def _findings(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from deep5.distributed.communicators.threads import run_in_threads
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute, execute_as_rank
 from deep5.training.checkpointer import Checkpointer
+from honest_results import hashed_anew
 
 Doctor = Callable[[Path], None]
 
@@ -92,6 +93,8 @@ def given(honest: Path, tmp_path: Path) -> Path:
 
 
 def found_in(folder: Path) -> list[str]:
+    """The findings, with the new hashes of raw files that a test changed."""
+    hashed_anew(folder)
     return [str(finding) for finding in audit([folder]).findings]
 
 
@@ -101,6 +104,8 @@ def found_in(folder: Path) -> list[str]:
 def test_an_honest_result_of_two_ranks_passes(honest: Path) -> None:
     report = audit([honest])
     assert [str(finding) for finding in report.findings] == []
+    stored = json.loads((honest / "result.json").read_text())["files"]
+    assert {"samples.csv", "samples-rank-1.csv", "ranks.json"} <= set(stored)
     told = [what for what in report.skipped if "the value of" in what]
     assert told == ["the value of load_imbalance, except its range: the working times of single ranks are not stored"]
 
@@ -369,6 +374,7 @@ CORPUS: list[tuple[str, Doctor, int, str]] = [
 @pytest.mark.parametrize(("doctor", "rule", "words"), [row[1:] for row in CORPUS], ids=[row[0] for row in CORPUS])
 def test_doctored_results_of_ranks_are_caught(given: Path, doctor: Doctor, rule: int, words: str) -> None:
     doctor(given)
+    hashed_anew(given)
     report = audit([given])
     assert not report
     found = [str(finding) for finding in report.findings]
@@ -386,6 +392,7 @@ def test_an_imbalance_that_two_ranks_cannot_have(given: Path) -> None:
 
 def test_ranks_of_which_samples_are_gone_leave_their_values_unchecked(given: Path) -> None:
     (given / RANK1).unlink()
+    hashed_anew(given)
     report = audit([given])
     assert len(report.findings) == 1
     assert "the value of throughput: not all ranks have samples" in report.skipped

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import io
 import json
 import math
@@ -449,6 +450,22 @@ def test_the_name_of_a_folder_is_plain(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a result folder"):
         ResultFolder.create(tmp_path, name, blank())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_raw_files_have_hashes_and_pictures_have_none(tmp_path: Path) -> None:
+    folder = ResultFolder.create(tmp_path, "digits", blank())
+    folder.write_samples([])
+    folder.write_file("confusion.csv", "a,b\n")
+    folder.write_file("operators.svg", "<svg/>")
+    folder.append_event("an event")
+    (folder.path / "notes.txt").write_text("of the user, not of the run")
+    names = ("confusion.csv", "events.mllog", "samples.csv")
+    assert folder.raw_hashes() == {
+        name: hashlib.sha256((folder.path / name).read_bytes()).hexdigest() for name in names
+    }
+    (folder.path / "confusion.csv").unlink()
+    with pytest.raises(OutputError, match=r"cannot read the files in .*: No such file"):
+        folder.raw_hashes()
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from deep5.measuring.environment import environment_hash
 from deep5.results.comparison_summary import results_of, standing, verdicts_of
 from deep5.results.comparison_warnings import warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
-from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RECORDED, RIGOROUS, RUN, SET, STUDY
+from honest_results import LEVEL0, OLD_RIGOROUS, QUICK, RECORDED, RIGOROUS, RUN, SET, STUDY, hashed_anew
 from unchecked import UNCHECKED
 
 Doctor = Callable[[Path], None]
@@ -38,10 +38,11 @@ Doctor = Callable[[Path], None]
 
 @contextmanager
 def edited(path: Path) -> Iterator[Any]:
-    """Edit the document of a JSON file."""
+    """Edit the document of a JSON file, and store the new hashes of the raw files in its folder."""
     document = json.loads(path.read_text())
     yield document
     path.write_text(json.dumps(document))
+    hashed_anew(path.parent)
 
 
 def result(change: Callable[[Any], Any]) -> Doctor:
@@ -74,8 +75,54 @@ def rows(change: Callable[[list[RoundSample]], list[RoundSample]]) -> Doctor:
     def doctor(folder: Path) -> None:
         path = folder / "samples.csv"
         path.write_text(round_samples_text(change(read_round_samples(path))))
+        hashed_anew(folder)
 
     return doctor
+
+
+def lines_of(change: Callable[[list[str]], list[str]], name: str = "samples.csv") -> Doctor:
+    """Change the lines of a file after the run, whose hash in the document stays."""
+
+    def doctor(folder: Path) -> None:
+        text = (folder / name).read_text()
+        (folder / name).write_text("".join(change(text.splitlines(keepends=True))))
+        assert (folder / name).read_text() != text
+
+    return doctor
+
+
+def at_step(lines: list[str], step: int = 4) -> int:
+    """The place of the training loss at a step that no stored figure depends on."""
+    return next(place for place, line in enumerate(lines) if line.startswith(f"training_loss,{step},"))
+
+
+def loss_changed(lines: list[str]) -> list[str]:
+    """Triple the training loss of a middle step."""
+    place = at_step(lines)
+    own = lines[place].split(",")
+    own[2] = repr(3 * float(own[2]))
+    return [*lines[:place], ",".join(own), *lines[place + 1 :]]
+
+
+def loss_removed(lines: list[str]) -> list[str]:
+    return [line for place, line in enumerate(lines) if place != at_step(lines)]
+
+
+def loss_repeated(lines: list[str]) -> list[str]:
+    return [*lines[: at_step(lines)], *lines[at_step(lines) :][:1], *lines[at_step(lines) :]]
+
+
+def losses_swapped(lines: list[str]) -> list[str]:
+    place = at_step(lines)
+    return [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]
+
+
+def digit_changed(lines: list[str]) -> list[str]:
+    """Change the last digit of the third sample of a comparison or of operators."""
+    own = lines[3].split(",")
+    column = 2 if lines[0].startswith("metric,") else lines[0].split(",").index("seconds")
+    own[column] = own[column][:-1] + ("1" if own[column][-1] != "1" else "2")
+    return [*lines[:3], ",".join(own), *lines[4:]]
 
 
 def cells(change: Callable[[dict[str, str]], dict[str, str] | None]) -> Doctor:
@@ -89,6 +136,7 @@ def cells(change: Callable[[dict[str, str]], dict[str, str] | None]) -> Doctor:
             writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(line for old in lines if (line := change(dict(old))) is not None)
+        hashed_anew(folder)
 
     return doctor
 
@@ -1485,8 +1533,29 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("an evaluation of a loop dropped from its events", RECORDED, no_event("eval_start"), 8,
      "the events of the recording"),
     ("more processes of an operator", LEVEL0, operators(lambda r: r.update(processes=3)), 8, "by its series"),
+    ("the hash of the samples taken out", RUN, result(lambda d: d["files"].pop("samples.csv")), 8,
+     "no hash of samples.csv is stored"),
+    ("the hash of a file outside", RUN, result(lambda d: d["files"].update({"../result.json": "0" * 64})), 8,
+     "leads out of"),
 ]  # fmt: skip
-"""Name, kind of result, change, rule and words of the finding."""
+"""Name, kind of result, change, rule and words of the finding; the new hashes of changed raw files are stored, too."""
+
+LATER: list[tuple[str, str, Doctor, str, str]] = [
+    ("another training loss at a middle step", RUN, lines_of(loss_changed), "samples.csv", "changed"),
+    ("a training loss removed", RUN, lines_of(loss_removed), "samples.csv", "changed"),
+    ("a training loss added", RUN, lines_of(loss_repeated), "samples.csv", "changed"),
+    ("two training losses swapped", RUN, lines_of(losses_swapped), "samples.csv", "changed"),
+    ("two events swapped", RUN, lines_of(lambda text: [*text[:-2], *text[:-3:-1]], "events.mllog"), "events.mllog",
+     "changed"),
+    ("no description of the data", RUN, lambda f: (f / "dataset.json").unlink(), "dataset.json", "missing"),
+    ("another training loss of a loop", RECORDED, lines_of(loss_changed), "samples.csv", "changed"),
+    ("another training loss of a run of a study", STUDY, in_run(lines_of(loss_changed)), "samples.csv", "changed"),
+    ("a digit of one of many times", QUICK, lines_of(digit_changed), "samples.csv", "changed"),
+    ("a digit of one of many times of an operator", LEVEL0, lines_of(digit_changed), "samples.csv", "changed"),
+    ("another use of an operator", LEVEL0, lines_of(lambda text: [line.replace('"use": "', '"use": "x') for line in
+     text], "operators.json"), "operators.json", "changed"),
+]  # fmt: skip
+"""Name, kind of result, change after the run without new hashes, the file that the finding names, and its word."""
 
 UNSEEN: list[tuple[str, str, Doctor, str]] = [
     ("all times of a candidate scaled together: samples, readings, and all that follows", QUICK,
@@ -1496,6 +1565,7 @@ UNSEEN: list[tuple[str, str, Doctor, str]] = [
     ("the steps of a run at 90 %, with all that follows", RUN, lambda f: fast_steps(f, 0.9),
      "data and events may take a part of the time between two steps"),
     ("a few of many samples", QUICK, rows(slower_slowest), "no median moves"),
+    ("the training loss of a middle step", RUN, lines_of(loss_changed), "nothing else depends on it"),
 ]  # fmt: skip
 """Name, kind of result, change, and why a folder cannot show it."""
 
@@ -1521,6 +1591,17 @@ docs/results/red_team.md`. [measurement.md](../explanation/measurement.md) expla
 |---|---|---:|
 {rows}
 
+These changes include the new hashes of raw files in `result.json` or `comparison.json`: the rules find them without
+those hashes.
+
+## Raw files that were changed after the run
+
+{later} of {later}. The hashes that the end of the run stored stay as they were.
+
+| change | result | file | rule |
+|---|---|---|---:|
+{changed}
+
 ## Caught by `deep5 compare` while it measures
 
 {live} of {live}. Each row is a framework, registered as a user's would be. It computes the right results in the proof,
@@ -1536,7 +1617,8 @@ cannot be excluded. Results therefore state the versions of all packages, so tha
 
 ## What a folder cannot show
 
-These changes have no finding. [A signature](../how_to/results.md#signatures) makes later changes visible.
+These changes have no finding if the new hashes of raw files are stored, too. [A
+signature](../how_to/results.md#signatures) makes later changes visible.
 
 | change | result | why |
 |---|---|---|
@@ -1544,7 +1626,8 @@ These changes have no finding. [A signature](../how_to/results.md#signatures) ma
 
 ### Single fields
 
-`tests/audit/test_audit_fields.py` changes each field of these documents by itself. These changes have no finding:
+`tests/audit/test_audit_fields.py` changes each field of these documents by itself. These changes have no finding,
+those of `operators.json` if its new hash is stored, too:
 
 | document | field | why |
 |---|---|---|
@@ -1572,6 +1655,8 @@ def page() -> str:
     return _PAGE.format(
         count=len(CORPUS),
         rows="\n".join(rows),
+        later=len(LATER),
+        changed="\n".join(f"| {name} | {_KINDS[kind]} | `{file}` | 8 |" for name, kind, _, file, _ in LATER),
         unseen="\n".join(unseen),
         live=len(LIVE),
         cheats="\n".join(cheats),
