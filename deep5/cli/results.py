@@ -83,6 +83,7 @@ def results_command(errors: Errors) -> click.Command:
         with errors(debug, as_json) as show:
             from deep5.results.choosing import check_column, chosen, columns_of, ordered, rows_with_units, unmatched
             from deep5.results.index import list_results
+            from deep5.results.store_table import SHOWN
 
             if as_json and as_csv:
                 raise UsageError("--json and --csv are both given; allowed: one of them")
@@ -94,7 +95,7 @@ def results_command(errors: Errors) -> click.Command:
             rows, units = rows_with_units(listing.results)
             # Without results, columns of metrics and settings are unknown. Sort before filtering: the columns of all
             # results are valid, not only those of the requested ones.
-            known = (*columns_of(rows), "result", "outcome")
+            known = (*columns_of(rows), *SHOWN)
             requested = _requested(where, named, known)
             found = chosen(ordered(rows, sort), requested) if rows else []
             for reported in unmatched(rows, requested):
@@ -232,8 +233,17 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _value(row: Mapping[str, Any], name: str, units: Mapping[str, str]) -> Any:
+    """The value of a column; a string for one that only the table makes of several fields."""
+    from deep5.results.store_table import SHOWN, cell
+
+    return cell(row, name, units) if name in SHOWN else row.get(name)
+
+
 def _document(row: Mapping[str, Any], names: Sequence[str], units: Mapping[str, str]) -> dict[str, Any]:
-    shown = {name: _plain(row[name]) for name in names if name in row}
+    from deep5.results.store_table import SHOWN
+
+    shown = {name: _plain(_value(row, name, units)) for name in names if name in (*row, *SHOWN)}
     own = {name: units[name] for name in shown if name in units}
     return {**shown, "units": own} if own else shown
 
@@ -243,7 +253,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str], units: Mapping
     from deep5.results.csv_cells import csv_lines
     from deep5.results.reading import shown_path
 
-    values = ([row.get(name) for name in names] for row in rows)
+    values = ([_value(row, name, units) for name in names] for row in rows)
     # A folder's name may contain control characters and invalid characters.
     shown = ([shown_path(value) if isinstance(value, str) else value for value in row] for row in values)
     return csv_lines(([heading(name, units) for name in names], *shown)).rstrip("\n")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import sqlite3
 import struct
 import subprocess
@@ -760,6 +761,54 @@ def test_the_table_names_every_result_whole_in_eighty_columns(
     assert f" {name} " in answer.out
     assert "└ d " in answer.out
     assert "failed: the disk" in " ".join(answer.out.split())
+
+
+@pytest.fixture
+def sizes(tmp_path: Path) -> Path:
+    """A full run, one of a small size, and a full one without values."""
+    values = {"accuracy": (97.5, "%"), "time": (1.5, "s"), "loss": (0.5, "nat"), "rate": (1.0, "/s")}
+    rows = [metric(name, *value) for name, value in values.items()]
+    for name, size, division in (("a", "full", "closed"), ("b", "smoke", "open"), ("c", "full", "closed")):
+        own = document(name, metrics=rows if name != "c" else [])
+        own["recipe"] |= {"size": size, "division": division}
+        put(tmp_path / "results" / name, own, settled=False)
+    return tmp_path / "results"
+
+
+def test_a_pipe_shows_size_metrics_and_what_is_comparable(sizes: Path, deep5: Command) -> None:
+    """No line of a pipe is too long for them."""
+    head, _, *rows = [line for line in deep5("results", str(sizes)).out.splitlines() if line.strip()]
+    columns = ["result", "size", "division", "framework", "device", "outcome", "figures", "comparable", "started"]
+    assert head.split() == columns
+    cells = {found[0]: found for line in rows if (found := re.split(r"\s{2,}", line.strip()))}
+    assert [cells["a"][place] for place in (1, 2, 6, 7)] == [
+        "full", "closed", "accuracy 97.5 %, time 1.5 s, loss 0.5 nat, …", "0123456789ab full",
+    ]  # fmt: skip
+    assert [cells["b"][place] for place in (1, 2, 7)] == ["smoke", "open", "-"]
+    assert "size smoke" in cells["b"][5]
+    assert [cells["c"][place] for place in (6, 7)] == ["-", "0123456789ab full"]
+
+
+def test_narrow_terminals_show_the_size_and_name_the_columns_left_out(
+    sizes: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (80, 130):
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = deep5("results", str(sizes)).out
+        assert "smoke" in out
+        command = out.splitlines()[-1].partition(": ")[2]
+        assert command.startswith("--columns ")
+        assert "accuracy 97.5 %" in " ".join(deep5("results", str(sizes), *command.split()).out.split())
+    monkeypatch.setenv("COLUMNS", "80")
+    assert all(len(line) <= 80 for line in deep5("results", str(sizes)).out.splitlines())
+
+
+def test_columns_of_the_table_are_values_in_csv_and_json(sizes: Path, deep5: Command) -> None:
+    wanted = ("--columns", "result,outcome,figures", "--where", "run_id=b")
+    (row,) = json.loads(deep5("results", str(sizes), "--json", *wanted).out)
+    assert (row["result"], row["figures"]) == ("b", "accuracy 97.5 %, time 1.5 s, loss 0.5 nat, …")
+    table = list(csv.DictReader(io.StringIO(deep5("results", str(sizes), "--csv", *wanted).out)))
+    assert table == [row]
 
 
 def test_the_last_come_last_and_what_is_left_out_is_said(tmp_path: Path, deep5: Command) -> None:

@@ -159,7 +159,7 @@ def many_rounds(one: Path, path: Path) -> None:
 def hashed_anew(folder: Path) -> None:
     """Store the hashes that the raw files of all results below a folder have now; those of missing and huge ones go."""
     for path in (*folder.rglob("result.json"), *folder.rglob("comparison.json")):
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text()) if path.is_file() else {}  # some cheats make it a pipe
         if "files" in document:
             own = [file for name in document["files"] if (file := path.parent / name).is_file()]
             small = [file for file in own if file.stat().st_size < _LARGE_BYTES]
