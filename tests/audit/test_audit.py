@@ -332,7 +332,7 @@ def test_what_documents_say_steers_no_terminal(given: Callable[[str], Path], dee
 def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable[[str], Path]) -> None:
     """Twice the folders take twice the checks, not four times as many."""
     document = json.loads((given(RUN) / "result.json").read_text())
-    document |= {"status": "aborted", "reasons": ["ended"], "accepted": None, "warnings": []}
+    document |= {"status": "aborted", "reasons": ["ended"], "accepted": None, "warnings": [], "files": {}}
     for row in document["metrics"]:
         row.update(value=None, passed=None, interval=None, samples=0)
     source = (tmp_path / RUN / "recipe.py").read_bytes()

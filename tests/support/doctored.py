@@ -1535,7 +1535,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("more processes of an operator", LEVEL0, operators(lambda r: r.update(processes=3)), 8, "by its series"),
     ("the hash of the samples taken out", RUN, result(lambda d: d["files"].pop("samples.csv")), 8,
      "no hash of samples.csv is stored"),
-    ("the hash of a file outside", RUN, result(lambda d: d["files"].update({"../result.json": "0" * 64})), 8,
+    ("the hash of a file outside", RUN, result(lambda d: d["files"].update({"../run/result.json": "0" * 64})), 8,
      "leads out of"),
 ]  # fmt: skip
 """Name, kind of result, change, rule and words of the finding; the new hashes of changed raw files are stored, too."""

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -159,13 +160,22 @@ def many_rounds(one: Path, path: Path) -> None:
 def hashed_anew(folder: Path) -> None:
     """Store the hashes that the raw files of all results below a folder have now; those of missing and huge ones go."""
     for path in (*folder.rglob("result.json"), *folder.rglob("comparison.json")):
-        document = json.loads(path.read_text()) if path.is_file() else {}  # some cheats make it a pipe
-        if "files" in document:
-            own = [file for name in document["files"] if (file := path.parent / name).is_file()]
-            small = [file for file in own if file.stat().st_size < _LARGE_BYTES]
-            now = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in small}
-            if now != document["files"]:
+        if not path.is_file():  # some cheats make it a pipe
+            continue
+        with suppress(ValueError):  # or no JSON
+            document = json.loads(path.read_text())
+            own = {name: path.parent / name for name in document.get("files", ())}
+            now = {name: _hash(file) for name, file in own.items() if file.is_file() and _is_small(file)}
+            if now != document.get("files", {}):
                 path.write_text(json.dumps({**document, "files": now}))
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _is_small(file: Path) -> bool:
+    return file.stat().st_size < _LARGE_BYTES
 
 
 if __name__ == "__main__":
