@@ -29,6 +29,7 @@ from deep5.run.execute import execute
 from deep5.study.study import run_study
 from deep5.training.checkpointer import Checkpointer
 from honest_machine import Clock, Hooks, Interruption, busy, plugged_in, slow_disk
+from honest_results import hashed_anew
 
 __all__ = ["CASES", "Case", "Outcome", "drawn", "made"]
 
@@ -533,6 +534,7 @@ def _as_newer(result: Path) -> None:
         for environment in path.parent.glob("environment*.json"):
             stated = json.loads(environment.read_text())
             environment.write_text(json.dumps({**stated, "software": software}))
+    hashed_anew(result)
 
 
 # The command ----------------------------------------------------------------------------------------------------------
