@@ -17,7 +17,7 @@ from deep5.recipe.own_network import made_network
 from deep5.recipe.part import Parts
 from deep5.run.assemble_executor import ExecutorMaker
 from deep5.run.assemble_network import NetworkPart, network_part
-from deep5.run.assemble_optimizer import events_of, make_optimizer
+from deep5.run.assemble_optimizer import events_of, float16_warnings, make_optimizer
 from deep5.run.assemble_samples import samplers, splits_of
 from deep5.run.assemble_scheme import plain_scheme, wrapped
 from deep5.run.weights import initial_weights, prepared
@@ -110,6 +110,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
         executor = build(network, noise)
     settings = maker.settle(executor)
     optimizer = make_optimizer(parts, maker.name)
+    maker.warnings += float16_warnings(executor.network, optimizer)
     if communicator is not None and scheme is not None:
         scheme = wrapped(parts["scheme"], scheme, optimizer, communicator, seed)
     return Components(

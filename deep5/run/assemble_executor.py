@@ -13,7 +13,8 @@ from deep5.core.progress import Ongoing
 from deep5.core.tensors import device
 from deep5.distributed.launch.device import rank_device
 from deep5.measuring.environment import default_threads
-from deep5.recipe.part import Part, Parts
+from deep5.recipe.part import Part, Parts, where_of
+from deep5.run.weights import as_key
 
 __all__ = [
     "ExecutorMaker",
@@ -58,14 +59,20 @@ class ExecutorMaker:
         """Create the executor of a network.
 
         Raises:
-            RecipeError: The recipe's component does not return an executor.
+            RecipeError: The recipe's component raised an error, or does not return an executor.
         """
-        # The import of a framework's library, and for some engines the compilation.
-        with Ongoing(f"building the network on {self.name}"):
-            executor = self._build(network, seed)
+        part = self._parts["framework" if self._parts["executor"].value is None else "executor"]
+        try:
+            # The import of a framework's library, and for some engines the compilation.
+            with Ongoing(f"building the network on {self.name}"):
+                executor = self._build(network, seed)
+        except RecipeError as error:
+            message = str(error).removeprefix(part.where)
+            if (of_precision := as_key(message)) == message:
+                raise
+            raise RecipeError(f"{where_of(part, self._parts['precision'])}{of_precision}") from error
         if not isinstance(executor, GraphExecutor):
-            key = "framework" if self._parts["executor"].value is None else "executor"
-            raise self._parts[key].not_a(executor, "a callable that returns a d5.GraphExecutor")
+            raise part.not_a(executor, "a callable that returns a d5.GraphExecutor")
         return executor
 
     def settle(self, executor: GraphExecutor) -> Mapping[str, Any]:

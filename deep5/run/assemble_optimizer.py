@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, RecipeError, UnknownName
 from deep5.core.events import Event
@@ -13,7 +13,11 @@ from deep5.core.executors import StepOptimizer
 from deep5.core.plugins import framework
 from deep5.recipe.part import Part, Parts, where_of
 
-__all__ = ["events_of", "make_optimizer"]
+if TYPE_CHECKING:
+    from deep5.networks.native import NativeNetwork
+    from deep5.networks.network import Network
+
+__all__ = ["events_of", "float16_warnings", "make_optimizer"]
 
 
 def make_optimizer(parts: Parts, framework_name: str) -> Any:
@@ -65,6 +69,34 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
         )
     except Deep5Error as error:
         raise RecipeError(f"{parts[next(iter(given))].where}{error}") from error
+
+
+def float16_warnings(network: Network | NativeNetwork, optimizer: Any) -> list[str]:
+    """A warning if gradients are computed in float16 without a loss scale; none of an optimizer in the user's code that
+    owns its step, which may scale the loss itself.
+
+    Args:
+        network: What is trained.
+        optimizer: The result of `make_optimizer`.
+    """
+    from deep5.networks.transforms.mixed_precision import float16_gradients
+    from deep5.training.rule import UpdateRule
+
+    by_rule = isinstance(optimizer, UpdateRule) or hasattr(optimizer, "pipeline")
+    if getattr(getattr(optimizer, "pipeline", None), "loss_scale", None) is not None:
+        return []
+    if not by_rule and not type(optimizer).__module__.startswith("deep5."):
+        return []
+    names = float16_gradients(network)
+    if not names:
+        return []
+    listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    scaled = "loss_scale='dynamic' (--set loss_scale=dynamic)"
+    return [
+        f"the gradients of {len(names)} of {len(network.trained_specs)} parameters ({listed}) are computed in float16 "
+        "without a loss scale: those below 6e-8 become zero; remedy: "
+        f"{scaled if by_rule else f'an update rule with {scaled}'}, or bfloat16"
+    ]
 
 
 def _modifier(part: Part) -> Any:

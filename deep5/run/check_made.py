@@ -12,7 +12,7 @@ from deep5.recipe.own_network import made_network
 from deep5.recipe.part import Parts
 from deep5.run.assemble_executor import device_of, framework_of
 from deep5.run.assemble_network import network_part
-from deep5.run.assemble_optimizer import events_of, make_optimizer
+from deep5.run.assemble_optimizer import events_of, float16_warnings, make_optimizer
 from deep5.run.assemble_samples import samplers, splits_of
 from deep5.run.record import observers_of
 from deep5.run.weights import prepared
@@ -26,7 +26,7 @@ def check_made(experiment: Experiment) -> list[str]:
     No data set is downloaded, and a framework is loaded only for its own optimizer.
 
     Returns:
-        Notes on what a run checks beyond this.
+        Notes on what a run checks beyond this, and on what it warns of.
 
     Raises:
         RecipeError: A run would be refused; the message names key, file and line.
@@ -54,6 +54,7 @@ def _checked(parts: Parts) -> list[str]:
         with nothing_fetched():
             return splits_of(parts["dataset"])
 
+    notes: list[str] = []
     try:
         found = seeded_call(
             weights,
@@ -68,12 +69,13 @@ def _checked(parts: Parts) -> list[str]:
             check_names(network)
         except Deep5Error as error:
             raise RecipeError(f"{parts['model'].where}'model': {error}") from error
+        notes = float16_warnings(network, optimizer)
         samplers(parts, network, found.own, splits(), derive_seed(seed, "order"), None)
     except RecipeError as error:
         if not isinstance(error.__cause__, DataMissing):
             raise
-        return [f"not checked: whether network and batch size fit the data; {error.__cause__}"]
-    return []
+        notes.append(f"not checked: whether network and batch size fit the data; {error.__cause__}")
+    return notes
 
 
 def _framework_name(parts: Parts) -> str:

@@ -245,6 +245,7 @@ def _go_on(
 
 def _trainer(experiment: Experiment, parts: Components, communicator: Communicator) -> Trainer:
     """The trainer, with its optimizer bound: the first point at which a user's rule runs."""
+    from deep5.run.weights import as_key
     from deep5.training.trainer import Trainer
 
     where = experiment.parts["optimizer"].where
@@ -259,7 +260,7 @@ def _trainer(experiment: Experiment, parts: Components, communicator: Communicat
             accumulate=experiment.values["accumulate"],
         )
     except Deep5Error as error:
-        raise RecipeError(f"{where}{error}") from error
+        raise RecipeError(f"{where}{as_key(str(error))}") from error
     except Exception as error:
         raise RecipeError(
             f"{where}the optimizer raised {described(error)} while it was bound; allowed: a method bind that does not "

@@ -12,7 +12,7 @@ from deep5.recipe.part import Part, Parts
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["initial_weights", "prepared"]
+__all__ = ["as_key", "initial_weights", "prepared"]
 
 
 def initial_weights(init: Part) -> Path | None:
@@ -76,4 +76,15 @@ def _with_precision(part: Part, network: Network) -> Network:
     try:
         return with_precision(network, precision)
     except Deep5Error as error:
-        raise RecipeError(f"{part.where}'precision': {error}") from error
+        raise RecipeError(f"{part.where}'precision': {as_key(str(error))}") from error
+
+
+def as_key(message: str) -> str:
+    """A message on a network's element type, with its remedy as the key of a recipe.
+
+    >>> as_key("no kernel; remedy: deep5.networks.with_precision(network, 'float32')")
+    "no kernel; remedy: precision='float32' in the recipe (--set precision=float32)"
+    """
+    from deep5.networks.transforms.mixed_precision import AS_FLOAT32
+
+    return message.replace(AS_FLOAT32, "precision='float32' in the recipe (--set precision=float32)")

@@ -36,9 +36,11 @@ class Packed:
         specs = executor.network.trained_specs
         dtypes = sorted({spec.dtype for spec in specs.values()})
         if len(dtypes) != 1 or dtypes[0] not in ("float32", "float64"):
+            from deep5.networks.transforms.mixed_precision import AS_FLOAT32
+
             raise UsageError(
                 f"{owner} cannot train parameters of {' and '.join(dtypes) or 'no network without any'}; allowed: all "
-                "float32, or all float64; remedy: an update rule, or deep5.networks.with_precision(network, 'float32')"
+                f"float32, or all float64; remedy: an update rule, or {AS_FLOAT32}"
             )
         self.executor, self.names, self.dtype, self._loss = executor, list(specs), dtypes[0], loss
         self._sizes = [spec.size for spec in specs.values()]

@@ -27,7 +27,7 @@ from deep5.networks.engine import answered, node_model
 from deep5.networks.labels import LOSSES
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
-from deep5.networks.transforms.mixed_precision import PRODUCTS
+from deep5.networks.transforms.mixed_precision import AS_FLOAT32, PRODUCTS
 
 __all__ = [
     "Profile",
@@ -267,8 +267,7 @@ def _tried(node: ir.Node) -> Support:
     if found and _refusal(proto.SerializeToString()) is None:
         return Support(
             False,
-            f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32; remedy: "
-            "deep5.networks.with_precision(network, 'float32')",
+            f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32; remedy: {AS_FLOAT32}",
         )
     return Support(False, _reported(node, kind, reason))
 

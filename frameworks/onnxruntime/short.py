@@ -13,7 +13,7 @@ from onnx import helper
 from deep5.core.errors import Unsupported
 from deep5.core.tensors import Device
 from deep5.frameworks.onnxruntime.session import make_session
-from deep5.networks.transforms.mixed_precision import PRODUCTS
+from deep5.networks.transforms.mixed_precision import AS_FLOAT32, PRODUCTS
 
 __all__ = ["check_short"]
 
@@ -38,8 +38,7 @@ def check_short(nodes: Iterable[ir.Node], device: Device) -> None:
         return
     refused = [
         f"{node.name or node.op_type} ({node.op_type}): ONNX Runtime would compute it in float32 without a warning: "
-        "it has no kernel in float16 for this processor; allowed: float32; remedy: "
-        "deep5.networks.with_precision(network, 'float32')"
+        f"it has no kernel in float16 for this processor; allowed: float32; remedy: {AS_FLOAT32}"
         for node in nodes
         if not node.domain
         and node.op_type in PRODUCTS

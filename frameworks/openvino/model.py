@@ -31,6 +31,7 @@ from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
 from deep5.networks.onnx.contributed_types import CONTRIBUTED
 from deep5.networks.strings import elsewhere
+from deep5.networks.transforms.mixed_precision import AS_FLOAT32
 from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
 
@@ -335,7 +336,7 @@ def _wrong(node: ir.Node) -> str | None:
         if value is not None and value.dtype in _OTHER_FLOATS:
             return (
                 f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float; remedy: "
-                "deep5.networks.with_precision(network, 'float32')"
+                f"{AS_FLOAT32}"
             )
     if node.op_type == "Loop" and not node.domain and (refused := unsafe_loop(node)) is not None:
         return refused

@@ -98,3 +98,89 @@ def test_a_short_network_trains_resumes_and_is_described(
     assert (described["master_weights"], described["update_dtype"]) == (master, used)
     assert document["numerics"]["update_dtype"] == used
     assert document["numerics"]["dtype"] == dtype
+
+
+OWN = """
+import torch
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 3).half()
+
+    def forward(self, x):
+        return self.fc(x)
+
+def own_step(lr=0.1):
+    import deep5 as d5
+
+    class Own(d5.StepOptimizer):
+        def bind(self, executor, loss="loss"):
+            self.executor = executor
+
+        def step(self, inputs, info):
+            return self.executor.inference(inputs)
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    return Own()
+"""
+IN_FLOAT16 = "are computed in float16 without a loss scale: those below 6e-8 become zero; remedy: "
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        (("loss_scale=None",), f"the gradients of 2 of 2 parameters (first, last) {IN_FLOAT16}loss_scale='dynamic'"),
+        (("loss_scale=None", "model_kwargs.dtype=bfloat16"), None),
+        (("loss_scale='dynamic'",), None),
+        (("loss_scale=None", "precision=float32"), None),
+        (("loss_scale=None", "model_kwargs.dtype=float32", "precision=float16"), "of 2 of 2 parameters (first, last)"),
+        (
+            ("loss_scale=None", "master_weights=None", "framework=pytorch", "optimizer=native:sgd"),
+            f"{IN_FLOAT16}an update rule with loss_scale='dynamic' (--set loss_scale=dynamic), or bfloat16",
+        ),
+        (("loss_scale=None", "master_weights=None", "optimizer=model.py:own_step"), None),
+    ],
+)
+def test_float16_without_a_loss_scale_is_warned_of(
+    settings: tuple[str, ...], warning: str | None, deep5: Command
+) -> None:
+    Path("model.py").write_text(OWN)
+    Path("own.py").write_text(RECIPE.replace("METRICS", "MUTABLE |= FIXED\nFIXED = {}\nMETRICS"))
+    words = ("own.py", *(word for setting in settings for word in ("--set", setting)))
+    run = deep5("run", *words)
+    assert run.status == 0, run.err
+    checked = deep5("check", *words).out
+    warned = [each for each in load(only(Path("results"))).document["warnings"] if "float16" in each]
+    for told in (" ".join(warned), run.out, checked):
+        assert ("without a loss scale" in told) == (warning is not None)
+    assert warning is None or warning in warned[0]
+
+
+def test_a_module_of_float16_is_warned_of_without_a_loss_scale(deep5: Command) -> None:
+    Path("model.py").write_text(OWN)
+    words = ("run", "model.py:Half", "--set", "dataset_kwargs={'shape': (4,), 'classes': 3}", "--json")
+    (warning,) = (each for each in json.loads(deep5(*words).out)["warnings"] if "float16" in each)
+    assert warning.startswith(f"the gradients of 2 of 2 parameters (fc.weight, fc.bias) {IN_FLOAT16}")
+    scaled = json.loads(deep5(*words, "--set", "loss_scale=1024").out)
+    assert not any("float16" in each for each in scaled["warnings"])
+
+
+def test_a_back_end_without_short_types_names_the_key(deep5: Command) -> None:
+    Path("own.py").write_text(RECIPE.replace('"framework": "reference"', '"framework": "onnxruntime"'))
+    remedy = "allowed: float32; remedy: precision='float32' in the recipe (--set precision=float32)"
+    for precision in ("bfloat16", "float16"):
+        refused = deep5("run", "own.py", "--set", f"precision={precision}")
+        assert refused.status == 2
+        assert refused.err.startswith(
+            f"deep5: --set precision={precision} (own.py:25): 'framework': onnxruntime cannot"
+        )
+        assert remedy in refused.err
+    assert "deep5: own.py:25: 'framework': onnxruntime cannot" in (own := deep5("run", "own.py")).err
+    assert remedy in own.err
+    assert deep5("run", "own.py", "--set", "precision=float32").status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +14,18 @@ from deep5.networks.network import Network
 from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.transforms.unrolling import RECURRENT
 
-__all__ = ["FOLLOWING", "PRODUCTS", "SHORT_TYPES", "compute_dtype", "mixed_precision"]
+if TYPE_CHECKING:
+    from deep5.networks.native import NativeNetwork
+
+__all__ = [
+    "AS_FLOAT32",
+    "FOLLOWING",
+    "PRODUCTS",
+    "SHORT_TYPES",
+    "compute_dtype",
+    "float16_gradients",
+    "mixed_precision",
+]
 
 SHORT_TYPES = {
     "bfloat16": ir.DataType.BFLOAT16,
@@ -36,6 +48,9 @@ FOLLOWING = frozenset({
 })
 # fmt: on
 """Operators that compute in the short type if all their inputs are already in it; all other operators use float32."""
+
+AS_FLOAT32 = "deep5.networks.with_precision(network, 'float32')"
+"""The remedy of messages on element types that a back-end does not compute in."""
 
 # Operators whose result does not depend on element values: they read any type.
 _BLIND = frozenset({"Shape", "Size"})
@@ -90,7 +105,7 @@ def mixed_precision(network: Network, dtype: str) -> Network:
         if value.dtype in FLOATS and value.dtype != ir.DataType.FLOAT:
             raise Unsupported(
                 f"mixed precision of the network {name!r}: {value.name!r} is {value.dtype.numpy()}; allowed: only "
-                "float32; remedy: the network in float32, deep5.networks.with_precision(network, 'float32')"
+                f"float32; remedy: the network in float32, {AS_FLOAT32}"
             )
     if not any(_is(node, PRODUCTS) for node in network.nodes):
         raise Unsupported(
@@ -112,6 +127,23 @@ def compute_dtype(network: Network) -> str | None:
     """
     kinds = {value.dtype for node in network.nodes if _is(node, PRODUCTS | RECURRENT) for value in node.outputs}
     return ", ".join(sorted(str(kind.numpy()) for kind in kinds if kind in FLOATS)) or None
+
+
+def float16_gradients(network: Network | NativeNetwork) -> list[str]:
+    """The trained parameters whose gradients are computed in float16: they have this type, or are cast to it.
+
+    >>> from deep5.networks import mlp
+    >>> float16_gradients(mixed_precision(mlp(features=4, hidden=3, classes=2), "float16"))
+    ['fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
+    """
+    cast: set[str | None] = set()
+    if isinstance(network, Network):
+        cast = {
+            node.inputs[0].name
+            for node in network.nodes
+            if _is(node, {"Cast"}) and node.inputs[0] is not None and node.outputs[0].dtype == ir.DataType.FLOAT16
+        }
+    return [name for name, spec in network.trained_specs.items() if spec.dtype == "float16" or name in cast]
 
 
 class _Casts:
