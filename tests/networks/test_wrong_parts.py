@@ -119,6 +119,8 @@ def test_a_back_end_that_is_wrong_at_one_size_is_rejected(wrong: str, size: str)
 
 class _RowSum(d5.Operator):
     def specs(self, x: d5.TensorSpec) -> Any:
+        if len(x.shape) != 2:
+            raise d5.ShapeError(f"got {x}; allowed: two dimensions")
         return (d5.TensorSpec(shape=x.shape[:1], dtype=x.dtype),)
 
     def forward(self, x: Any) -> Any:
