@@ -70,7 +70,8 @@ class ExecutorMaker:
             message = str(error).removeprefix(part.where)
             if (of_precision := as_key(message)) == message:
                 raise
-            raise RecipeError(f"{where_of(part, self._parts['precision'])}{of_precision}") from error
+            # With the same cause: a comparison leaves a back-end out for what it does not support, and does not end.
+            raise RecipeError(f"{where_of(part, self._parts['precision'])}{of_precision}") from error.__cause__
         if not isinstance(executor, GraphExecutor):
             raise part.not_a(executor, "a callable that returns a d5.GraphExecutor")
         return executor

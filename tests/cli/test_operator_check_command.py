@@ -98,7 +98,7 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
     assert answer.status == 1
     assert re.search(r"forward, float32, against square: output 0: at \[\d, \d\] got", answer.out)
     assert re.search(
-        r"^forward, float32, against square +[\d.e+-]+ +[\d.e+-]+ +[\d.e+-]+ +FAILED$", answer.out, re.MULTILINE
+        r"^forward, float32, against square +[\d.e+-]+ +[\d.e+-]+ +[\d.,e+-]+ +FAILED$", answer.out, re.MULTILINE
     )
     assert re.search(r"^checks +of tolerance +passed .*FAILED", answer.out, re.MULTILINE)
     assert list((tmp_path / "pictures").glob("*.png"))

@@ -221,7 +221,7 @@ def test_a_listing_says_how_many_ranks_a_run_had(both: Path, deep5: Command, mon
     narrow = deep5("results", str(both)).out
     assert narrow.count("2 ranks") == 1
     monkeypatch.setenv("COLUMNS", "200")
-    header, *rows = [line.split() for line in deep5("results", str(both)).out.splitlines() if line.strip(" ─")]
+    header, *rows, _more = [line.split() for line in deep5("results", str(both)).out.splitlines() if line.strip(" ─")]
     # A date contains a space.
     assert {row[2]: row[header.index("ranks") + 1] for row in rows} == {"one": "1", "two": "2"}
     assert "ranks" not in deep5("results", str(both / "one")).out

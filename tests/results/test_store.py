@@ -775,8 +775,11 @@ def sizes(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_a_pipe_shows_size_metrics_and_what_is_comparable(sizes: Path, deep5: Command) -> None:
+def test_a_pipe_shows_size_metrics_and_what_is_comparable(
+    sizes: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No line of a pipe is too long for them."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     head, _, *rows = [line for line in deep5("results", str(sizes)).out.splitlines() if line.strip()]
     columns = ["result", "size", "division", "framework", "device", "outcome", "figures", "comparable", "started"]
     assert head.split() == columns
