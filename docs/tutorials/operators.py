@@ -4,7 +4,8 @@
 # You write one operator in Python and in C++, let deep5 find a mistake in it, use it in a network on four frameworks,
 # and then measure what the operators of DeepBench cost on each framework.
 #
-# Time on two cores: about 40 seconds. Installation, in a clone of deep5 (C++ needs a compiler, such as `g++`):
+# Time on two cores: 40 seconds to two minutes, the longer the larger the processor's cache. Installation, in a clone of
+# deep5 (C++ needs a compiler, such as `g++`):
 #
 # ```sh
 # pip install '.[pytorch,onnxruntime,jax,report]' jupyterlab
@@ -217,8 +218,8 @@ def timed(recipe, **size):
     )
 
 
-gemm = timed(deepbench_gemm, limit_gflop=0.1, take=12, rounds=7)
-conv = timed(deepbench_conv, limit_gflop=0.1, take=10, rounds=7)
+gemm = timed(deepbench_gemm, limit_gflop=0.1, take=8, rounds=7)
+conv = timed(deepbench_conv, limit_gflop=0.1, take=8, rounds=7)
 box = timed(deepbench_gemm, limit_gflop=1, take=1, rounds=15)
 gemm
 
@@ -267,7 +268,7 @@ samples["matrix products"].head(5).style.hide()
 #
 # The first chart follows figure 6 of the paper of Deep500 (Ben-Nun et al., IPDPS 2019). A *violin* shows the
 # distribution of the times over all kernels, each a median. The axis is logarithmic, because the kernels differ by
-# orders of magnitude. The ticks are the kernels themselves: with ten or twelve of them, the outline of a violin is only
+# orders of magnitude. The ticks are the kernels themselves: with eight of them, the outline of a violin is only
 # a guide for the eye.
 
 # %%
