@@ -184,7 +184,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
     verdicts = {(row["workload"], row["candidate"]): row for row in result.verdicts}
     set_up = {label: median(times) for label, times in _set_up(result.document).items()}
     several = len({row["workload"] for row in result.results}) > 1
-    judged, phases, scheme = [], [], scheme_of(result.document["statistics"])
+    outcomes, phases, scheme = [], [], scheme_of(result.document["statistics"])
     for row in sorted(result.results, key=lambda row: (row["workload"], row["median_s"])):
         verdict = verdicts.get((row["workload"], row["candidate"]))
         name = f"{row['workload']}: {row['candidate']}" if several else row["candidate"]
@@ -198,7 +198,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         said = sentence(verdict, scheme) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
             said += "; it has other settings and a separate proof"
-        judged.append([name, seconds(row["median_s"]), of_baseline, said])
+        outcomes.append([name, seconds(row["median_s"]), of_baseline, said])
         interval = seconds_between(row["low_s"], row["high_s"])
         shown = [
             interval,
@@ -208,7 +208,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
             str(row["processes"]),
         ]
         phases.append([name, *shown])
-    _table(console, ["candidate", "median", "ratio", "verdict"], judged)
+    _table(console, ["candidate", "median", "ratio", "verdict"], outcomes)
     if keys := _differing(result.document):
         words = (
             f"Candidates with another {' or '.join(keys)} have other settings and a separate reference in the proof:"

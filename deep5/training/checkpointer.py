@@ -94,7 +94,7 @@ class Checkpointer(Event):
         self.every_steps, self.every_s, self.keep, self.best = every_steps, every_s, keep, best
         self.about: Callable[[], Mapping[str, Any]] = dict
         self.rank = 0
-        self.confirm: Callable[[], None] = _nobody_else
+        self.confirm: Callable[[], None] = _only_process
         self.interruption: Callable[[], None] | None = None
         self.written, self.seconds = 0, 0.0
         self.left_out: tuple[str, ...] = ()
@@ -249,7 +249,7 @@ class Checkpointer(Event):
                 self.folder.rmdir()
 
 
-def _nobody_else() -> None:
+def _only_process() -> None:
     """The default `confirm`: there is one rank."""
 
 
