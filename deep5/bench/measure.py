@@ -129,7 +129,7 @@ def measure_here(
     before = peaks(plan, names)
     _time(plan, raw, works, ready, report, begin, tell)
     report("the measurement of peaks")
-    after = peaks(plan, names)
+    after = peaks(plan, names, before)
     roofline = before.merged(after)
     raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
     raw["peaks_flop_s"] = [found.flop_s for found in (before, after)]

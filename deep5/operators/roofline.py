@@ -60,6 +60,16 @@ class Roofline:
             seen={**self.seen, name: (flop_s, byte_s)},
         )
 
+    @property
+    def fastest_copy(self) -> str | None:
+        """The library whose copy of memory is the peak; None without one.
+
+        >>> seen = {"numpy": (None, 7.0), "onnxruntime": (None, 9.0)}
+        >>> Roofline(flop_s=None, byte_s=9.0, threads=1, dtype="int8", seen=seen).fastest_copy
+        'onnxruntime'
+        """
+        return next((name for name, (_, byte_s) in self.seen.items() if byte_s == self.byte_s), None)
+
     def merged(self, other: Roofline) -> Roofline:
         """This roofline merged with another measurement on the same machine; the better one for each library."""
         best = self
@@ -86,16 +96,20 @@ def best_rate(work: Work, amount: float, most_s: float = 0.15) -> float:
     return amount / min(times)
 
 
-def numpy_roofline(threads: int, dtype: str = "float32") -> Roofline:
-    """Measure the peaks of NumPy, its BLAS and the memory in this process; takes half a second.
+def numpy_roofline(threads: int, dtype: str = "float32", *, copies: bool = True) -> Roofline:
+    """Measure the peaks of NumPy, its BLAS and the memory in this process.
+
+    The copy is of arrays larger than the cache: it takes half a second with 32 MiB of cache, and five with 480 MiB.
 
     Args:
         threads: Threads of the BLAS, and of the copy.
         dtype: Element type of the product; BLAS supports only float32 and float64.
+        copies: Whether the copy is measured; otherwise `byte_s` is 0, and None for NumPy.
     """
     flop_s = _product_rate(threads, dtype) if dtype in ("float32", "float64") else None
-    byte_s = _copy_rate(threads)
-    return Roofline(flop_s=flop_s, byte_s=byte_s, threads=threads, dtype=dtype, seen={"numpy": (flop_s, byte_s)})
+    byte_s = _copy_rate(threads) if copies else None
+    seen = {"numpy": (flop_s, byte_s)}
+    return Roofline(flop_s=flop_s, byte_s=byte_s or 0.0, threads=threads, dtype=dtype, seen=seen)
 
 
 def _product_rate(threads: int, dtype: str) -> float:

@@ -14,8 +14,7 @@ from deep5.core.plugins import framework
 from deep5.recipe.part import Part, Parts, where_of
 
 if TYPE_CHECKING:
-    from deep5.networks.native import NativeNetwork
-    from deep5.networks.network import Network
+    from deep5.core.network_spec import NetworkSpec
 
 __all__ = ["events_of", "float16_warnings", "make_optimizer"]
 
@@ -71,7 +70,7 @@ def make_optimizer(parts: Parts, framework_name: str) -> Any:
         raise RecipeError(f"{parts[next(iter(given))].where}{error}") from error
 
 
-def float16_warnings(network: Network | NativeNetwork, optimizer: Any) -> list[str]:
+def float16_warnings(network: NetworkSpec, optimizer: Any) -> list[str]:
     """A warning if gradients are computed in float16 without a loss scale; none of an optimizer in the user's code that
     owns its step, which may scale the loss itself.
 

@@ -120,7 +120,7 @@ def plan(**changes: Any) -> Plan:
 def quick_roofline(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The machine's peaks take seconds to measure: most tests take NumPy's, which were measured once."""
     if "real_roofline" not in request.keywords and "real_roofline" not in request.node.name:
-        monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names: _peaks())
+        monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names, before=None: _peaks())
         monkeypatch.setattr("deep5.bench.measure._measure_for_parent", measure_for_parent)
 
 
@@ -344,6 +344,24 @@ def test_the_peak_is_that_of_onnx_runtime_too_whoever_is_timed(
     assert found.flop_s >= flop_s
 
 
+@pytest.mark.parametrize("fastest", ["numpy", "onnxruntime"])
+def test_a_second_measurement_copies_with_the_fastest_library_only(
+    fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
+    for module in ("deep5.measuring.loops", "deep5.operators.roofline"):
+        monkeypatch.setattr(f"{module}.last_level_cache_bytes", lambda: 1 << 20)
+    names = ("numpy", "onnxruntime", "reference")
+    seen = {name: (1e3, 2.0 if name == fastest else 1.0) for name in names}
+    before = Roofline(flop_s=1e3, byte_s=2.0, threads=1, dtype="float32", seen=seen)
+    after = peaks(plan(), ("reference", "onnxruntime"), before)
+    assert {name for name, (_, byte_s) in after.seen.items() if byte_s is not None} == {fastest}
+    assert all(flop_s is not None for flop_s, _ in after.seen.values())
+    merged = before.merged(after)
+    assert merged.byte_s == merged.seen[fastest][1] == after.byte_s > 2
+    assert all(merged.seen[name][1] == 1.0 for name in names if name != fastest)
+
+
 def test_a_peak_with_other_threads_or_without_the_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
     for module in ("deep5.measuring.loops", "deep5.operators.roofline"):
@@ -404,7 +422,7 @@ def test_peaks_are_measured_before_and_after_and_what_moved_is_said(monkeypatch:
         ((fast, fast), ""),
     ):
         left = list(order)
-        monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names, left=left: left.pop(0))
+        monkeypatch.setattr("deep5.bench.measure.peaks", lambda plan, names, before=None, left=left: left.pop(0))
         times = summarise(measure(plan()))
         assert times.roofline.flop_s == 2e11
         assert wanted in " ".join(times.warnings)

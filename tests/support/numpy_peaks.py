@@ -13,5 +13,5 @@ _whole = measure._measure_for_parent
 
 def measure_for_parent(plan: str, number: int, report: Callable[[str], object]) -> dict[str, Any]:
     """As the function of this name in deep5, which also measures the peaks of the plan's frameworks."""
-    measure.peaks = lambda plan, names: numpy_roofline(plan.threads)
+    measure.peaks = lambda plan, names, before=None: numpy_roofline(plan.threads)
     return _whole(plan, number, report)

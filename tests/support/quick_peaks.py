@@ -17,7 +17,7 @@ from deep5.operators.roofline import Roofline, numpy_roofline
 def quick_peaks() -> Iterator[None]:
     """Let runs of level 0 in this process take these peaks."""
 
-    def numpy_alone(plan: Plan, names: Sequence[str]) -> Roofline:
+    def numpy_alone(plan: Plan, names: Sequence[str], before: Roofline | None = None) -> Roofline:
         return _measured(plan.threads, plan.peak_dtype)
 
     with pytest.MonkeyPatch.context() as patched:

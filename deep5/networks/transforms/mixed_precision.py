@@ -15,7 +15,7 @@ from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.transforms.unrolling import RECURRENT
 
 if TYPE_CHECKING:
-    from deep5.networks.native import NativeNetwork
+    from deep5.core.network_spec import NetworkSpec
 
 __all__ = [
     "AS_FLOAT32",
@@ -54,6 +54,7 @@ AS_FLOAT32 = "deep5.networks.with_precision(network, 'float32')"
 
 # Operators whose result does not depend on element values: they read any type.
 _BLIND = frozenset({"Shape", "Size"})
+_CAST = frozenset({"Cast"})
 # From this opset on the operators of both lists accept bfloat16. Between opset 20, the oldest in use, and this one,
 # operators only gained types; GroupNormalization changed, which opset 20 does not have.
 _BFLOAT16_OPSET = 22
@@ -129,7 +130,7 @@ def compute_dtype(network: Network) -> str | None:
     return ", ".join(sorted(str(kind.numpy()) for kind in kinds if kind in FLOATS)) or None
 
 
-def float16_gradients(network: Network | NativeNetwork) -> list[str]:
+def float16_gradients(network: NetworkSpec) -> list[str]:
     """The trained parameters whose gradients are computed in float16: they have this type, or are cast to it.
 
     >>> from deep5.networks import mlp
@@ -141,7 +142,7 @@ def float16_gradients(network: Network | NativeNetwork) -> list[str]:
         cast = {
             node.inputs[0].name
             for node in network.nodes
-            if _is(node, {"Cast"}) and node.inputs[0] is not None and node.outputs[0].dtype == ir.DataType.FLOAT16
+            if _is(node, _CAST) and node.inputs[0] is not None and node.outputs[0].dtype == ir.DataType.FLOAT16
         }
     return [name for name, spec in network.trained_specs.items() if spec.dtype == "float16" or name in cast]
 
