@@ -11,6 +11,7 @@ import numpy as np
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.core.tensors import Arrays
 from deep5.metrics.network_names import check_class_names
+from deep5.networks.labels import ignored_label
 from deep5.training.scores import class_rows, confusion, recalls
 
 __all__ = ["ConfusionMatrix", "confusion_text"]
@@ -24,15 +25,17 @@ class _Confusion(Observer):
         self._samples: list[Sample] = []
         self._matrix = np.zeros((0, 1), dtype=np.int64)
         self._fresh = True
+        self._ignored: int | None = None
 
     def before_training(self, trainer: Any) -> None:
         check_class_names(trainer.executor.network, self._logits, self._label)
+        self._ignored = ignored_label(trainer.executor.network, self._label)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         self._fresh = True
 
     def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
-        found = confusion(*class_rows(outputs[self._logits], inputs[self._label]))
+        found = confusion(*class_rows(outputs[self._logits], inputs[self._label], self._ignored))
         self._matrix = found if self._fresh else self._matrix + found
         self._fresh = False
 

@@ -2,54 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from deep5.core.errors import UsageError
-from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.metric import Metric, Observer
 from deep5.core.tensors import Arrays
+from deep5.metrics.evaluation_sums import EvaluationSums
 from deep5.metrics.network_names import check_class_names
 from deep5.training.scores import class_rows, top_k_hits
 
 __all__ = ["TopK"]
 
 
-class _TopK(Observer):
+class _TopK(EvaluationSums):
     def __init__(self, k: int, logits: str, label: str) -> None:
+        super().__init__(2)
         self._k, self._logits, self._label = k, logits, label
-        self._samples: list[Sample] = []
-        self._counts = np.zeros(2)
 
-    def before_training(self, trainer: Any) -> None:
-        check_class_names(trainer.executor.network, self._logits, self._label)
-        spec = trainer.executor.network.outputs[self._logits]
+    def check(self, network: Any) -> None:
+        check_class_names(network, self._logits, self._label)
+        spec = network.outputs[self._logits]
         if spec is not None and spec.shape and isinstance(spec.shape[-1], int):
-            self._check(spec.shape[-1])  # fail before an epoch is trained
+            self._check_classes(spec.shape[-1])  # fail before an epoch is trained
 
-    def _check(self, classes: int) -> None:
+    def _check_classes(self, classes: int) -> None:
         if self._k > classes:
             raise UsageError(f"top_k with k={self._k} of a network of {classes} classes; allowed: 1 to {classes}")
 
-    def before_evaluation(self, trainer: Any, epoch: int) -> None:
-        self._counts = np.zeros(2)
+    def terms(self, inputs: Arrays, outputs: Arrays) -> Sequence[float]:
+        scores, labels = class_rows(outputs[self._logits], inputs[self._label], self.ignored(self._label))
+        self._check_classes(scores.shape[1])
+        return top_k_hits(scores, labels, self._k), len(labels)
 
-    def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
-        scores, labels = class_rows(outputs[self._logits], inputs[self._label])
-        self._check(scores.shape[1])
-        self._counts += (top_k_hits(scores, labels, self._k), len(labels))
-
-    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        if trainer.communicator is not None:
-            trainer.communicator.all_reduce(self._counts, op="sum", timeout_s=60.0)
-        hits, rows = self._counts.tolist()
-        self._samples.append(Sample(100.0 * hits / rows, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
-
-    def samples(self) -> list[Sample]:
-        return list(self._samples)
-
-    def value(self) -> float | None:
-        return self._samples[-1].value if self._samples else None
+    def score(self, sums: Sequence[float]) -> float | None:
+        hits, rows = sums
+        return 100.0 * hits / rows if rows else None
 
 
 class TopK(Metric):

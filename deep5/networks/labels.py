@@ -12,7 +12,7 @@ from deep5.core.errors import NetworkError
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["LOSSES", "Labels", "label_inputs", "open_losses", "weighs_otherwise"]
+__all__ = ["LOSSES", "Labels", "ignored_label", "label_inputs", "open_losses", "weighs_otherwise"]
 
 LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 # Operators that keep all elements of their first input. (A Cast to fewer bits may turn an invalid label into a class.)
@@ -80,6 +80,13 @@ def label_inputs(network: Network) -> list[Labels]:
                 )
             )
     return found
+
+
+def ignored_label(network: object, name: str) -> int | None:
+    """The label that the loss of a graph ignores in this input, such as padding; None: none, or native code."""
+    if not isinstance(network, Network):
+        return None
+    return next((each.ignored for each in label_inputs(network) if each.name == name), None)
 
 
 def open_losses(network: Network) -> list[ir.Node]:

@@ -224,13 +224,15 @@ def _check_names(network: Any) -> None:
 def _counted(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
     """Counts of samples, labels, correct and top-5 labels, and the sum of losses; and the confusion matrix."""
     from deep5.core.tensors import to_numpy
+    from deep5.networks.labels import ignored_label
     from deep5.training.scores import class_rows, confusion, top_k_hits
 
     rows, labeled, right, top, total = 0, 0, 0, 0, 0.0
+    ignored = ignored_label(executor.network, _LABEL)
     matrix: Any = 0
     for _, inputs in _reported(batches.batches(0), batches.steps(0)):
         outputs = executor.inference(inputs)
-        scores, labels = class_rows(outputs[_LOGITS], inputs[_LABEL])
+        scores, labels = class_rows(outputs[_LOGITS], inputs[_LABEL], ignored)
         size = len(next(iter(inputs.values())))
         right += top_k_hits(scores, labels, 1)
         top += top_k_hits(scores, labels, min(_TOP, scores.shape[1]))

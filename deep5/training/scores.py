@@ -12,12 +12,13 @@ from deep5.core.tensors import to_numpy
 __all__ = ["class_rows", "confusion", "recalls", "top_k_hits"]
 
 
-def class_rows(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def class_rows(logits: Any, labels: Any, ignored: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Logits and labels of a batch as rows, converted from native arrays.
 
     Args:
         logits: Floating-point, shape (*samples, classes).
         labels: Integers, shape (*samples).
+        ignored: A label without a row, as returned by `deep5.networks.labels.ignored_label`; None: all have one.
 
     Returns:
         float32 or float64 of shape (rows, classes), and int64 of shape (rows,).
@@ -33,6 +34,9 @@ def class_rows(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype(np.float32)
+    if ignored is not None:
+        kept = classes != ignored
+        return scores[kept], classes[kept].astype(np.int64)
     return scores.reshape(-1, scores.shape[-1]), classes.reshape(-1).astype(np.int64)
 
 

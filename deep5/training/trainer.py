@@ -17,6 +17,7 @@ from deep5.core.events import Event, Listeners, StepInfo, StopTraining
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.networks.labels import ignored_label
 from deep5.training.batch_source import BatchSource, joined_batches, sample_count
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.retrace import ConfirmedConstants
@@ -38,7 +39,7 @@ class Trainer:
         validation_sampler: Batches for evaluation after each epoch; None: no evaluation.
         loss: Name of the scalar output to minimize.
         logits: Name of the output whose largest entry is the predicted class.
-        label: Name of the input with the true class.
+        label: Name of the input with the true class. A network with neither has no accuracy, only a loss.
         seed: The seed of noise, passed to every step.
         communicator: Adds up the scores of all ranks; None: a single process.
         accumulate: Number of batches per step: their gradients make up one update. The last step of an epoch may have
@@ -102,6 +103,8 @@ class Trainer:
         self._settle: Callable[[], None] | None = getattr(self.optimizer, "settle", None)
         self.seed, self.communicator = seed, communicator
         self.loss, self._logits, self._label = loss, logits, label
+        self._has_classes = logits in executor.network.outputs and label in executor.network.inputs
+        self._ignored = ignored_label(executor.network, label)
         self.listeners = Listeners()
         self.step = self.epoch = self.batch = self.epochs = 0
         self.origin_ns = self._elapsed_ns = 0
@@ -324,8 +327,8 @@ class Trainer:
 
         The network runs in evaluation mode, with the optimizer's evaluation parameters (`eval_param`). Every sample
         counts once, for any batch size; if a sample has several labels (a sequence), the accuracy is over all labels.
-        NaN logits predict nothing. If labels are not classes, that is integers of the shape of the logits without the
-        last dimension, there is no accuracy.
+        A label that the network's loss ignores, such as padding, does not count. NaN logits predict nothing. If labels
+        are not classes, that is integers of the shape of the logits without the last dimension, there is no accuracy.
 
         Args:
             sampler: The batches of its first epoch are evaluated.
@@ -344,16 +347,13 @@ class Trainer:
                 size = len(ids) if ids is not None else sample_count(inputs)
                 begin = perf_counter_ns()
                 outputs = self.executor.inference(inputs)
-                logits, loss = to_numpy(outputs[self._logits]), float(to_numpy(outputs[self.loss]))
-                # Both are read, so the computation is finished.
+                logits = to_numpy(outputs[self._logits]) if self._has_classes else None
+                loss = float(to_numpy(outputs[self.loss]))
+                # All are read, so the computation is finished.
                 end = perf_counter_ns()
                 self.first_evaluations_s.setdefault(size, (end - begin) / 1e9)
-                labels = to_numpy(inputs[self._label])
-                if labels.dtype.kind in "iu" and labels.shape == logits.shape[:-1]:
-                    hits = logits.argmax(axis=-1) == labels
-                    # argmax treats NaN as the largest value, and the index of the first NaN is not a prediction.
-                    if not math.isfinite(loss):
-                        hits &= ~np.isnan(logits).any(axis=-1)
+                if logits is not None:
+                    hits = _hits(logits, to_numpy(inputs[self._label]), self._ignored, math.isfinite(loss))
                     right += int(np.count_nonzero(hits))
                     counted += hits.size
                 total_loss += loss * size
@@ -367,6 +367,17 @@ class Trainer:
             right, counted, total_loss, samples = totals.tolist()
         accuracy = {"accuracy": 100.0 * right / counted} if counted else {}
         return {**accuracy, "loss": total_loss / samples, "samples": samples}
+
+
+def _hits(logits: np.ndarray, labels: np.ndarray, ignored: int | None, finite: bool) -> np.ndarray:
+    """For each label that is not ignored, whether its class has the largest logit; empty if labels are not classes."""
+    if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
+        return np.empty(0, dtype=bool)
+    hits: np.ndarray = logits.argmax(axis=-1) == labels
+    # argmax treats NaN as the largest value, and the index of the first NaN is not a prediction.
+    if not finite:
+        hits &= ~np.isnan(logits).any(axis=-1)
+    return hits if ignored is None else hits[labels != ignored]
 
 
 def _state(part: Any, copy: bool) -> Any:
@@ -401,10 +412,10 @@ def check_names(network: NetworkSpec, loss: str = "loss", logits: str | None = "
         label: The input that it is evaluated with.
 
     Raises:
-        UsageError: It has no such input or output.
+        UsageError: It has no such loss, or one of logits and label without the other.
     """
     wanted = {loss: network.outputs}
-    if logits is not None:
+    if logits is not None and (logits in network.outputs or label in network.inputs):
         wanted |= {logits: network.outputs, label: network.inputs}
     for name, where in wanted.items():
         if name not in where:

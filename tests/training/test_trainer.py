@@ -143,6 +143,59 @@ def test_evaluation_uses_the_averaged_parameters() -> None:
         np.testing.assert_array_equal(value, live[name])
 
 
+def test_a_network_without_classes_has_only_a_loss() -> None:
+    build = d5.NetworkBuilder("autoencoder", seed=0)
+    x = build.input("input", ("N", 4))
+    weight = build.parameter("weight", (4, 4), lambda rng, shape: rng.normal(size=shape))
+    difference = build.op("Sub", build.op("MatMul", x, weight), x)
+    loss = build.op("ReduceMean", build.op("Mul", difference, difference), keepdims=0)
+    executor = d5.framework("reference").executor(build.network({"loss": loss}))
+    samples = ArrayDataset({"input": np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)})
+    run = d5.Trainer(executor, d5.SGD(), d5.OrderedSampler(samples, 4), d5.OrderedSampler(samples, 3))
+    accuracy = d5.TestAccuracy().observer()
+    run.train(1, [accuracy])
+    assert set(run.scores) == {"loss", "samples"}
+    whole = float(executor.inference(samples.batch(np.arange(7)))["loss"])
+    # Mean of means by batch in float32.
+    assert run.scores["loss"] == pytest.approx(whole, rel=1e-6)
+    assert accuracy.value() is None
+    assert "not classes" in (accuracy.missing() or "")
+
+
+def test_one_of_logits_and_label_without_the_other_is_refused() -> None:
+    splits = data()
+    executor = d5.framework("reference").executor(d5.networks.mlp(**SIZE))  # type: ignore[arg-type]
+    samplers = d5.OrderedSampler(splits.train, 4), d5.OrderedSampler(splits.test, 4)
+    with pytest.raises(UsageError, match="the network has no 'scores'; allowed: logits, loss"):
+        d5.Trainer(executor, d5.SGD(), *samplers, logits="scores")
+    with pytest.raises(UsageError, match="the network has no 'target'; allowed: input, label"):
+        d5.Trainer(executor, d5.SGD(), *samplers, label="target")
+
+
+@pytest.mark.parametrize("ignored", [-1, 2])
+def test_ignored_labels_do_not_count(ignored: int) -> None:
+    build = d5.NetworkBuilder("tagger", seed=0)
+    x, label = build.input("input", ("N", 5, 3)), build.input("label", ("N", 5), "int64")
+    weight = build.parameter("weight", (3, 3), lambda rng, shape: rng.normal(size=shape))
+    logits = build.op("MatMul", x, weight)
+    by_class = build.op("Transpose", logits, perm=[0, 2, 1])
+    loss = build.op("SoftmaxCrossEntropyLoss", by_class, label, reduction="mean", ignore_index=ignored)
+    executor = d5.framework("reference").executor(build.network({"logits": logits, "loss": loss}))
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 3, (6, 5))
+    labels[:, 3:] = ignored
+    samples = ArrayDataset({"input": draw.normal(size=(6, 5, 3)).astype(np.float32), "label": labels})
+    run = d5.Trainer(executor, d5.SGD(), d5.OrderedSampler(samples, 4), d5.OrderedSampler(samples, 4))
+    top, matrix = d5.TopK(1).observer(), d5.ConfusionMatrix().observer()
+    run.train(1, [top, matrix])
+    counted = labels != ignored
+    hits = d5.to_numpy(executor.inference(samples.batch(np.arange(6)))["logits"]).argmax(-1) == labels
+    right = 100 * hits[counted].sum() / counted.sum()
+    assert run.scores["accuracy"] == top.value() == pytest.approx(right, rel=1e-12)
+    rows = [line.split(",") for line in str(matrix.files()["confusion.csv"]).splitlines()[1:]]
+    assert sum(int(count) for row in rows for count in row[1:]) == counted.sum()
+
+
 def test_evaluation_adds_up_over_ranks() -> None:
     class Twice(d5.SingleRank):
         def all_reduce(self, buffer: Any, *, op: str = "sum", timeout_s: float = 60.0) -> None:
