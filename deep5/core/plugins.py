@@ -84,6 +84,8 @@ _EXTRAS = {
     "pooch": "data",
     "pyarrow": "data",
     "datasets": "huggingface",
+    "rapidfuzz": "text",
+    "sacrebleu": "text",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
 }
