@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from deep5.networks.transforms.convolution_algorithms import unfit_convolutions as unfit_convolutions
     from deep5.networks.transforms.precision import with_precision as with_precision
     from deep5.networks.zoo import alexnet as alexnet
+    from deep5.networks.zoo import attention_seq2seq as attention_seq2seq
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
@@ -63,6 +64,7 @@ _HOME = {
     "NetworkAnalysis": "deep5.networks.analysis.analysis",
     "NetworkBuilder": "deep5.networks.edit.builder",
     "alexnet": "deep5.networks.zoo",
+    "attention_seq2seq": "deep5.networks.zoo",
     "analyse": "deep5.networks.analysis.analysis",
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",

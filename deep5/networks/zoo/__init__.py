@@ -10,9 +10,11 @@ from deep5.networks.zoo.plain import alexnet, vgg
 from deep5.networks.zoo.recurrent import lstm, lstm_language_model
 from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
 from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
+from deep5.networks.zoo.sequence import attention_seq2seq
 
 __all__ = [
     "alexnet",
+    "attention_seq2seq",
     "densenet121",
     "googlenet",
     "gpt",

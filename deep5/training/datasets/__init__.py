@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from deep5.training.datasets.ilsvrc import imagenet as imagenet
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
+    from deep5.training.datasets.spoken_words import pronunciations as pronunciations
+    from deep5.training.datasets.spoken_words import synthetic_pronunciations as synthetic_pronunciations
     from deep5.training.datasets.tables import table as table
     from deep5.training.datasets.texts import text as text
     from deep5.training.datasets.texts import text_folder as text_folder
@@ -46,8 +48,10 @@ _HOME = {
     "image_folder": "deep5.training.datasets.folders",
     "imagenet": "deep5.training.datasets.ilsvrc",
     "mnist": "deep5.training.datasets.idx",
+    "pronunciations": "deep5.training.datasets.spoken_words",
     "synthetic": "deep5.training.datasets.class_templates",
     "synthetic_files": "deep5.training.datasets.generated_files",
+    "synthetic_pronunciations": "deep5.training.datasets.spoken_words",
     "table": "deep5.training.datasets.tables",
     "text": "deep5.training.datasets.texts",
     "text_folder": "deep5.training.datasets.texts",
