@@ -77,6 +77,10 @@ if TYPE_CHECKING:
     from deep5.metrics.communication import LoadImbalance as LoadImbalance
     from deep5.metrics.confusion import ConfusionMatrix as ConfusionMatrix
     from deep5.metrics.cost import Cost as Cost
+    from deep5.metrics.decoded import BLEU as BLEU
+    from deep5.metrics.decoded import ChrF as ChrF
+    from deep5.metrics.decoded import PhonemeErrorRate as PhonemeErrorRate
+    from deep5.metrics.decoded import WordErrorRate as WordErrorRate
     from deep5.metrics.energy import Energy as Energy
     from deep5.metrics.generalisation import FinalTestAccuracy as FinalTestAccuracy
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
@@ -358,8 +362,10 @@ _LEVELS = {
     "SlowRank": "distributed.slow_rank",
 }
 _METRICS = {
+    "BLEU": "metrics.decoded",
     "BareRatio": "metrics.operator_time",
     "BusBandwidth": "metrics.collective",
+    "ChrF": "metrics.decoded",
     "CollectiveLatency": "metrics.collective",
     "CommunicationOverlap": "metrics.communication",
     "CommunicationShare": "metrics.communication",
@@ -376,6 +382,7 @@ _METRICS = {
     "OperatorTime": "metrics.operator_time",
     "Overhead": "metrics.overhead",
     "PeakMemory": "metrics.memory",
+    "PhonemeErrorRate": "metrics.decoded",
     "Repeatability": "metrics.repeatability",
     "RightResults": "metrics.collective",
     "SamplingBias": "metrics.sampling",
@@ -392,6 +399,7 @@ _METRICS = {
     "TrainingLoss": "metrics.loss",
     "Utilisation": "metrics.utilisation",
     "WallClockTime": "metrics.time",
+    "WordErrorRate": "metrics.decoded",
 }
 _PACKAGES = ("datasets", "networks", "results")
 _HOME = {**_CORE, **_LEVELS, **_METRICS}

@@ -5,49 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from deep5.core.events import NO_CLASSES
-from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.metric import Metric, Observer
+from deep5.metrics.after_training import AfterTraining
 from deep5.metrics.training_set import dataset_of
 
 __all__ = ["FinalTestAccuracy", "GeneralisationGap"]
 
 
-class _AfterTraining(Observer):
-    """Evaluates once, after training ended normally."""
-
+class _Final(AfterTraining):
     def __init__(self) -> None:
+        super().__init__()
         self._evaluated = -1
-        self._samples: list[Sample] = []
-        self._missing: str | None = None
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         self._evaluated = trainer.step
 
-    def after_training(self, trainer: Any) -> None:
-        if trainer.status not in ("success", "stopped"):
-            self._missing = "training did not finish"
-        elif trainer.validation_sampler is None:
-            self._missing = "there is no test set"
-        else:
-            # If an event stopped training in mid-epoch, the weights are not those of the last evaluation.
-            current = self._evaluated == trainer.step
-            scores = trainer.scores if current else trainer.evaluate(trainer.validation_sampler)
-            value = self._judged(trainer, scores)
-            if value is not None:
-                self._samples = [Sample(value, trainer.step, trainer.epoch)]
+    def measured(self, trainer: Any) -> float | None:
+        # If an event stopped training in mid-epoch, the weights are not those of the last evaluation.
+        current = self._evaluated == trainer.step
+        return self._value(trainer, trainer.scores if current else trainer.evaluate(trainer.validation_sampler))
 
-    def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
+    def _value(self, trainer: Any, scores: dict[str, float]) -> float | None:
         if "accuracy" not in scores:
             self._missing = NO_CLASSES
         return scores.get("accuracy")
-
-    def samples(self) -> list[Sample]:
-        return list(self._samples)
-
-    def value(self) -> float | None:
-        return self._samples[-1].value if self._samples else None
-
-    def missing(self) -> str | None:
-        return None if self._samples else self._missing
 
 
 class FinalTestAccuracy(Metric):
@@ -78,11 +59,11 @@ class FinalTestAccuracy(Metric):
 
     def observer(self) -> Observer:
         """Samples: the value."""
-        return _AfterTraining()
+        return _Final()
 
 
-class _Gap(_AfterTraining):
-    def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
+class _Gap(_Final):
+    def _value(self, trainer: Any, scores: dict[str, float]) -> float | None:
         from deep5.training.sampler import OrderedSampler
 
         if "accuracy" not in scores:

@@ -32,7 +32,8 @@ All = Mapping[str, Rows]
 # Metrics grouped by how their value follows from their own samples.
 _LAST = (
     "test_accuracy", "test_loss", "wall_clock_time", "final_test_accuracy", "generalisation_gap", "training_accuracy",
-    "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results",
+    "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results", "phoneme_error_rate",
+    "word_error_rate", "bleu", "chrf",
 )  # fmt: skip
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias")
 # Other metrics for which no interval is derived.
