@@ -12,7 +12,7 @@ from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
-    "Training": ("digits", "cifar10", "imagenet", "optimizer"),
+    "Training": ("digits", "cifar10", "imagenet", "optimizer", "text"),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),

@@ -1,4 +1,4 @@
-"""Scores of decoded sequences: by hand, by jiwer and sacrebleu called directly, and after a training."""
+"""Scores of decoded sequences: hand-counted, by jiwer and sacrebleu called directly, and after a training."""
 
 from __future__ import annotations
 

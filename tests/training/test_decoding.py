@@ -50,7 +50,7 @@ def test_a_position_with_nan_ends_its_sequence() -> None:
 
 @pytest.mark.parametrize("framework", ["jax", "onnxruntime", "pytorch", "reference", "tensorflow"])
 def test_tokens_are_those_of_one_sequence_at_a_time(framework: str) -> None:
-    """The same by hand: targets that end where they are known, so that nothing can follow from later tokens."""
+    """One by one, with targets that end where they are known, so that nothing can follow from later tokens."""
     data = synthetic_pronunciations(train=8, test=4, length=4)
     sizes = {"source_length": 4, "width": 8, "seed": 3, "dtype": "float64"}
     network = d5.networks.attention_seq2seq(target_length=5, **sizes)
