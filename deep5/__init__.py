@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
     from deep5.metrics.loss import TestLoss as TestLoss
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
+    from deep5.metrics.mean_average_precision import MeanAveragePrecision as MeanAveragePrecision
     from deep5.metrics.memory import PeakMemory as PeakMemory
     from deep5.metrics.operator_time import BareRatio as BareRatio
     from deep5.metrics.operator_time import OperatorCost as OperatorCost
@@ -128,6 +129,8 @@ if TYPE_CHECKING:
     from deep5.training.dataset import Splits as Splits
     from deep5.training.dataset import StreamDataset as StreamDataset
     from deep5.training.derived_executor import GraphExecutor as GraphExecutor
+    from deep5.training.detection.targets import DrawCenters as DrawCenters
+    from deep5.training.detection.targets import MatchAnchors as MatchAnchors
     from deep5.training.divergence import StopOnNaN as StopOnNaN
     from deep5.training.engine_framework import EngineFramework as EngineFramework
     from deep5.training.generated import GeneratorDataset as GeneratorDataset
@@ -279,7 +282,9 @@ _LEVELS = {
     "CenterCrop": "training.transforms.crop",
     "RandomCrop": "training.transforms.crop",
     "Cutout": "training.transforms.cutout",
+    "DrawCenters": "training.detection.targets",
     "Flip": "training.transforms.flip",
+    "MatchAnchors": "training.detection.targets",
     "Cast": "training.transforms.normalise",
     "Normalise": "training.transforms.normalise",
     "RandomResizedCrop": "training.transforms.resize",
@@ -381,6 +386,7 @@ _METRICS = {
     "OperatorCoverage": "metrics.operator_time",
     "OperatorTime": "metrics.operator_time",
     "Overhead": "metrics.overhead",
+    "MeanAveragePrecision": "metrics.mean_average_precision",
     "PeakMemory": "metrics.memory",
     "PhonemeErrorRate": "metrics.decoded",
     "Repeatability": "metrics.repeatability",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from deep5.networks.transforms.precision import with_precision as with_precision
     from deep5.networks.zoo import alexnet as alexnet
     from deep5.networks.zoo import attention_seq2seq as attention_seq2seq
+    from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import resnet34 as resnet34
     from deep5.networks.zoo import resnet50 as resnet50
     from deep5.networks.zoo import squeezenet as squeezenet
+    from deep5.networks.zoo import ssd as ssd
     from deep5.networks.zoo import transformer as transformer
     from deep5.networks.zoo import vgg as vgg
     from deep5.networks.zoo import wide_resnet as wide_resnet
@@ -66,6 +68,7 @@ _HOME = {
     "alexnet": "deep5.networks.zoo",
     "attention_seq2seq": "deep5.networks.zoo",
     "analyse": "deep5.networks.analysis.analysis",
+    "center_net": "deep5.networks.zoo",
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.edit.builder",
@@ -89,6 +92,7 @@ _HOME = {
     "resnet34": "deep5.networks.zoo",
     "resnet50": "deep5.networks.zoo",
     "squeezenet": "deep5.networks.zoo",
+    "ssd": "deep5.networks.zoo",
     "transformer": "deep5.networks.zoo",
     "unfit_convolutions": "deep5.networks.transforms.convolution_algorithms",
     "vgg": "deep5.networks.zoo",

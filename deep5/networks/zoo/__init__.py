@@ -1,6 +1,7 @@
 """Predefined networks, each a function of sizes, loss, dtype and seed."""
 
 from deep5.networks.zoo.branched import googlenet, inception
+from deep5.networks.zoo.center_net import center_net
 from deep5.networks.zoo.classical import lenet, mlp
 from deep5.networks.zoo.compact import mobilenet_v2, squeezenet
 from deep5.networks.zoo.decoder import gpt
@@ -15,6 +16,11 @@ from deep5.networks.zoo.sequence import attention_seq2seq
 __all__ = [
     "alexnet",
     "attention_seq2seq",
+from deep5.networks.zoo.ssd import ssd
+
+__all__ = [
+    "alexnet",
+    "center_net",
     "densenet121",
     "googlenet",
     "gpt",
@@ -30,6 +36,7 @@ __all__ = [
     "resnet34",
     "resnet50",
     "squeezenet",
+    "ssd",
     "transformer",
     "vgg",
     "wide_resnet",

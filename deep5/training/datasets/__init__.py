@@ -16,9 +16,12 @@ from deep5.core.former_paths import present_name
 
 if TYPE_CHECKING:
     from deep5.training.datasets.audio import audio_folder as audio_folder
+    from deep5.training.datasets.canvases import digit_canvases as digit_canvases
     from deep5.training.datasets.cifar import cifar10 as cifar10
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
+    from deep5.training.datasets.coco_files import coco as coco
+    from deep5.training.datasets.coco_writer import write_coco as write_coco
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
     from deep5.training.datasets.hub_tables import hugging_face as hugging_face
@@ -41,6 +44,8 @@ _HOME = {
     "audio_folder": "deep5.training.datasets.audio",
     "cifar10": "deep5.training.datasets.cifar",
     "cifar100": "deep5.training.datasets.cifar",
+    "coco": "deep5.training.datasets.coco_files",
+    "digit_canvases": "deep5.training.datasets.canvases",
     "digits": "deep5.training.datasets.uci_digits",
     "fashion_mnist": "deep5.training.datasets.idx",
     "file_list": "deep5.training.datasets.lists",
@@ -57,6 +62,7 @@ _HOME = {
     "text_folder": "deep5.training.datasets.texts",
     "tfrecord": "deep5.training.datasets.tfrecords",
     "webdataset": "deep5.training.datasets.webdatasets",
+    "write_coco": "deep5.training.datasets.coco_writer",
 }
 __all__ = list(_HOME)
 

@@ -16,7 +16,7 @@ from deep5.core.seeds import derive_seed
 from deep5.core.tensors import TensorSpec
 from deep5.training.transforms import kernels
 
-__all__ = ["RandomTransform", "Transform", "check_fill", "extents", "image"]
+__all__ = ["RandomTransform", "Transform", "check_fill", "described", "extents", "image"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +92,7 @@ class Transform(ABC):
 
     def describe(self) -> dict[str, Any]:
         """The content of a recipe's hash."""
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"transform": name, **{key: value for key, value in fields.items() if value is not None}}
+        return described(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +144,13 @@ class RandomTransform(Transform):
                 "d5.Sampler; remedy: let the loader that makes these batches change its samples itself"
             )
         return kernels.words(ids, block=block, key=_key(self.seed or 0, type(self).__name__, epoch))
+
+
+def described(transform: Any) -> dict[str, Any]:
+    """The name and the fields of a transform that is a data class, for a recipe's hash."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(transform).__name__).lower()
+    fields = {field.name: getattr(transform, field.name) for field in dataclasses.fields(transform)}
+    return {"transform": name, **{key: value for key, value in fields.items() if value is not None}}
 
 
 @functools.lru_cache(maxsize=256)
