@@ -88,6 +88,7 @@ _EXTRAS = {
     "sacrebleu": "text",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
+    "pycocotools": "detection",
 }
 
 

@@ -8,6 +8,7 @@ from deep5.networks.zoo.anchors import STRIDES
 from deep5.networks.zoo.detection import (
     check_detector,
     feature_maps,
+    fixed,
     head,
     inputs,
     per_object,
@@ -94,7 +95,7 @@ def center_net(
     peaks = build.op("Cast", build.op("GreaterOrEqual", heat_targets, build.scalar(1.0)), to=_element_type(build))
     centers = build.op("ReduceMax", peaks, _constant(build, "centers.axes", [1]), keepdims=1)
     error = build.op("Mul", build.op("Abs", build.op("Sub", sizes, size_targets)), centers)
-    weights = build.constant("loss.weights", _size_weights(build))
+    weights = fixed(build, [[[_SIZE_WEIGHT]], [[_SIZE_WEIGHT]], [[1.0]], [[1.0]]])
     sums = build.op(
         "Add",
         summed(build, _focal(build, heat, heat_targets, peaks), "loss.heat", (1, 2, 3)),
@@ -117,12 +118,6 @@ def _constant(build: NetworkBuilder, name: str, values: Any) -> Any:
     import numpy as np
 
     return build.constant(name, np.array(values))
-
-
-def _size_weights(build: NetworkBuilder) -> Any:
-    import numpy as np
-
-    return np.array([_SIZE_WEIGHT, _SIZE_WEIGHT, 1.0, 1.0], dtype=build.dtype)[:, None, None]
 
 
 def _focal(build: NetworkBuilder, logits: Any, targets: Any, peaks: Any) -> Any:
@@ -149,9 +144,9 @@ def _boxes(build: NetworkBuilder, sizes: Any, cells: int) -> Any:
     import numpy as np
 
     columns, rows = np.meshgrid(np.arange(cells), np.arange(cells), indexing="xy")
-    origin = np.stack([columns, rows], axis=-1).reshape(1, -1, 2).astype(build.dtype)
+    origin = np.stack([columns, rows], axis=-1).reshape(1, -1, 2)
     size, offset = build.op("Split", _cells(build, sizes, "boxes.rows", 4), axis=-1, num_outputs=2, outputs=2)
-    center = build.op("Add", offset, build.constant("boxes.origin", origin))
+    center = build.op("Add", offset, fixed(build, origin))
     half = build.op("Mul", size, build.scalar(0.5))
     corners = build.op("Concat", build.op("Sub", center, half), build.op("Add", center, half), axis=-1)
     return build.op("Mul", corners, build.scalar(float(STRIDES[0])))

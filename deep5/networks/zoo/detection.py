@@ -12,7 +12,7 @@ from deep5.networks.zoo.parts import activated, check_arguments, convolution, co
 if TYPE_CHECKING:
     from deep5.networks.edit.builder import Initializer, NetworkBuilder
 
-__all__ = ["check_detector", "feature_maps", "head", "inputs", "per_object", "prior_bias", "squared", "summed"]
+__all__ = ["check_detector", "feature_maps", "fixed", "head", "inputs", "per_object", "prior_bias", "squared", "summed"]
 
 
 def check_detector(dtype: str, **sizes: int) -> None:
@@ -67,6 +67,14 @@ def head(
 
     weight = build.parameter(f"{name}.weight", shape, small)
     return convolution(build, x, weight, build.parameter(f"{name}.bias", shape[:1], bias), pad=shape[2] // 2)
+
+
+def fixed(build: NetworkBuilder, values: Any) -> Any:
+    """Numbers that are not trained, in the network's element type; `constant` would make floats a parameter."""
+    import numpy as np
+    import onnx_ir as ir
+
+    return build.op("Constant", value=ir.tensor(np.asarray(values, dtype=build.dtype)))
 
 
 def prior_bias(probability: float) -> Initializer:

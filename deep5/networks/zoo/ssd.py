@@ -9,6 +9,7 @@ from deep5.networks.zoo.anchors import SCALES, VARIANCES, anchor_boxes, anchors_
 from deep5.networks.zoo.detection import (
     check_detector,
     feature_maps,
+    fixed,
     head,
     inputs,
     per_object,
@@ -146,10 +147,8 @@ def _decoded(build: NetworkBuilder, offsets: Any, anchors: np.ndarray) -> Any:
     """The corners of the predicted boxes; the inverse of `deep5.training.detection.encoded`."""
     size = anchors[:, 2:] - anchors[:, :2]
     center = (anchors[:, :2] + anchors[:, 2:]) / 2
-    values = {"center": center, "shift": VARIANCES[0] * size, "half": size / 2}
-    constant = {name: build.constant(f"anchors.{name}", value.astype(build.dtype)) for name, value in values.items()}
     shift, growth = build.op("Split", offsets, axis=-1, num_outputs=2, outputs=2)
-    middle = build.op("Add", build.op("Mul", shift, constant["shift"]), constant["center"])
+    middle = build.op("Add", build.op("Mul", shift, fixed(build, VARIANCES[0] * size)), fixed(build, center))
     growth = build.op("Exp", build.op("Mul", growth, build.scalar(VARIANCES[1])))
-    half = build.op("Mul", growth, constant["half"])
+    half = build.op("Mul", growth, fixed(build, size / 2))
     return build.op("Concat", build.op("Sub", middle, half), build.op("Add", middle, half), axis=-1)
