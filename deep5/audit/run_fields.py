@@ -20,6 +20,7 @@ __all__ = ["check_run_fields"]
 
 _HIGHER = {
     "bleu", "bus_bandwidth", "chrf", "communication_overlap", "confusion_matrix", "final_test_accuracy",
+    "mean_average_precision",
     "operator_coverage", "right_results", "test_accuracy", "throughput", "top_k", "training_accuracy", "utilisation",
 }  # fmt: skip
 # Events of deep5 that never end a training.

@@ -13,6 +13,8 @@ from drawn_charts import inlined
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
     "Training": ("digits", "cifar10", "imagenet", "optimizer", "text"),
+    "Training": ("digits", "cifar10", "imagenet", "optimizer"),
+    "Detection": ("detection",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),

@@ -30,8 +30,7 @@ MUTABLE = {
 }
 
 METRICS = [
-    (d5.MeanAveragePrecision(iou=0.5, nms=None), ">= 80 %"),
-    (d5.MeanAveragePrecision(nms=None), None),
+    (d5.MeanAveragePrecision(iou=0.5, nms=None), ">= 90 %"),
     (d5.TestLoss(), None),
     (d5.TrainingLoss(), None),
     (d5.WallClockTime(), None),

@@ -1,4 +1,4 @@
-"""Mean average precision: by hand, against pycocotools on the stored files, and over ranks."""
+"""Mean average precision: of a few boxes, against pycocotools on the stored files, and over ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def value(*arguments: Any, **options: Any) -> float:
     return float(evaluated(*arguments, **options).value())
 
 
-# -- by hand ----------------------------------------------------------------------------------------------------------
+# -- a few boxes ------------------------------------------------------------------------------------------------------
 
 
 def test_perfect_detections_have_all_of_it() -> None:

@@ -1,4 +1,4 @@
-"""The detectors of the zoo: runtimes agree, losses by hand, predictions decode targets."""
+"""The detectors of the zoo: runtimes agree, losses follow their definitions, predictions decode targets."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_only_layers_have_parameters(name: str) -> None:
     network, _ = made(name)
     layers = ("conv", "classes", "offsets", "heat", "size", "enlarge")
     assert all(parameter.startswith(layers) for parameter in network.parameter_specs)
-    # Seven convolutions with batch normalization, by hand: 3 * 3 * sum of in * out, and scale and bias for each.
+    # Seven convolutions with batch normalization: 3 * 3 * sum of in * out, and scale and bias for each.
     channels = [1, 4, 8, 8, 8, 16, 16, 16]
     body = sum(9 * one * other + 2 * other for one, other in pairwise(channels))
     head = {

@@ -1,4 +1,4 @@
-"""Boxes, matching, suppression and targets of object detection: by hand and against independent implementations."""
+"""Boxes, matching, suppression and targets of object detection, against definitions and other implementations."""
 
 from __future__ import annotations
 

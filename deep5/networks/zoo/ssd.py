@@ -89,7 +89,8 @@ def ssd(
     offset_targets = build.input("offset_targets", ("N", len(anchors), 4))
 
     maps = feature_maps(build, x, channels, width)
-    logits, offsets = [], []
+    logits: list[Any] = []
+    offsets: list[Any] = []
     for number, (features, factor) in enumerate(zip(maps, (2, 4), strict=True)):
         for found, what, size, bias in (
             (logits, "classes", classes, prior_bias(0.01)),
