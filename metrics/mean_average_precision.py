@@ -148,7 +148,7 @@ def _detections(boxes: np.ndarray, scores: np.ndarray, nms: float | None) -> tup
     Corners are rounded to hundredths of a pixel and scores to five digits, as they are stored.
     """
     corners = np.round(boxes, 2)
-    usable: np.ndarray = np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
+    usable = np.asarray(np.isfinite(corners).all(axis=1) & (corners[:, 2:] > corners[:, :2]).all(axis=1))
     place, classes = np.nonzero((scores >= _LEAST_SCORE) & usable[:, None])
     best = np.argsort(-scores[place, classes], kind="stable")[: _MOST if nms is None else _CANDIDATES]
     place, classes = place[best], classes[best]

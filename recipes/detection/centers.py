@@ -2,7 +2,8 @@
 
 The method of Zhou et al., Objects as points (2019, arXiv:1904.07850), without anchors and without suppression of
 overlapping boxes, on the canvases of `detection_ssd`: one to four of the digits that ship with deep5 at random places
-and sizes. No digit of the test canvases occurs in a training canvas.
+and sizes. No digit of the test canvases occurs in a training canvas. The baseline, true boxes with classes
+guessed at random, has 12 %.
 """
 
 import deep5 as d5

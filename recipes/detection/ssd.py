@@ -2,7 +2,8 @@
 
 A small SSD (Liu et al., ECCV 2016, arXiv:1512.02325) with the focal loss of Lin et al. (ICCV 2017, arXiv:1708.02002)
 learns from canvases of 64 x 64 pixels with one to four of the digits that ship with deep5 at random places and sizes.
-No digit of the test canvases occurs in a training canvas.
+No digit of the test canvases occurs in a training canvas. The baseline, true boxes with classes
+guessed at random, has 12 %.
 """
 
 import deep5 as d5
