@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from deep5.metrics.overhead import Overhead as Overhead
     from deep5.metrics.overhead import Slowdown as Slowdown
     from deep5.metrics.repeatability import Repeatability as Repeatability
+    from deep5.metrics.returns import MeanReturn as MeanReturn
     from deep5.metrics.sampling import SamplingBias as SamplingBias
     from deep5.metrics.staleness import Staleness as Staleness
     from deep5.metrics.time import StepLatency as StepLatency
@@ -146,6 +147,9 @@ if TYPE_CHECKING:
     from deep5.training.pipeline import GradientPipeline as GradientPipeline
     from deep5.training.prefetch import Prefetched as Prefetched
     from deep5.training.progress import ProgressBar as ProgressBar
+    from deep5.training.reinforcement.environment import Environment as Environment
+    from deep5.training.reinforcement.episodes import EpisodeSampler as EpisodeSampler
+    from deep5.training.reinforcement.replay import ReplaySampler as ReplaySampler
     from deep5.training.rule import ThreeStepOptimizer as ThreeStepOptimizer
     from deep5.training.rule import UpdateRule as UpdateRule
     from deep5.training.rule import UpdateRuleOptimizer as UpdateRuleOptimizer
@@ -294,6 +298,10 @@ _LEVELS = {
     "OrderedSampler": "training.sampler",
     "Sampler": "training.sampler",
     "ShuffleSampler": "training.sampler",
+    "Environment": "training.reinforcement.environment",
+    "EpisodeSampler": "training.reinforcement.episodes",
+    "ReplaySampler": "training.reinforcement.replay",
+    "MeanReturn": "metrics.returns",
     "ThreeStepOptimizer": "training.rule",
     "UpdateRule": "training.rule",
     "UpdateRuleOptimizer": "training.rule",

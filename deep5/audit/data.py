@@ -32,6 +32,10 @@ _SMOOTH = {
 }  # fmt: skip
 
 
+# Samplers whose batches are not known in advance.
+_UNKNOWN_ORDER = ("stream", "episodes", "replay")
+
+
 def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
     """dataset.json exists, describes the data, and has the same number of samples as the events.
 
@@ -43,8 +47,8 @@ def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
     provenance, reported = document["provenance"], json_of(root, _FILE)
     parts = document["recipe"]["fixed"] | document["recipe"]["mutable"]
     for key, rule in (("data", 1), ("split", 12), ("initial_weights", 1), ("batch_order", 1)):
-        if key == "batch_order" and provenance[key] is None and parts.get("train_sampler") == "stream":
-            ledger.skip("the order of the batches of a stream is unknown until the stream ends")
+        if key == "batch_order" and provenance[key] is None and parts.get("train_sampler") in _UNKNOWN_ORDER:
+            ledger.skip("the order of the batches is unknown until the stream ends or the episodes are played")
             continue
         ledger.hold(rule, provenance[key] is not None, f"there is no hash of the run's {key.replace('_', ' ')}")
     if not ledger.hold(12, isinstance(reported, dict), f"there is no {_FILE}: the data are not described"):

@@ -20,7 +20,7 @@ __all__ = ["check_run_fields"]
 
 _HIGHER = {
     "bleu", "bus_bandwidth", "chrf", "communication_overlap", "confusion_matrix", "final_test_accuracy",
-    "mean_average_precision",
+    "mean_average_precision", "mean_return",
     "operator_coverage", "right_results", "test_accuracy", "throughput", "top_k", "training_accuracy", "utilisation",
 }  # fmt: skip
 # Events of deep5 that never end a training.
@@ -163,6 +163,8 @@ def _check_resources(ledger: Ledger, document: Mapping[str, Any]) -> None:
 def _check_losses(ledger: Ledger, document: Mapping[str, Any], samples: Samples) -> None:
     """A cross-entropy is not negative: that of deep5's own networks, whose losses are in nats."""
     model = parts_of(document).get("model")
+    if model == "policy_network":
+        return  # weighted by advantages, which have either sign
     entry = registered("networks").get(model) if isinstance(model, str) else None
     if entry is None or not entry.value.startswith("deep5."):
         ledger.skip("the sign of the losses: the network is not one of deep5's")

@@ -109,6 +109,7 @@ def _time(
     from deep5.core.tensors import to_numpy
     from deep5.measuring import loops as timing
     from deep5.results.ran_optimizers import without_kernel
+    from deep5.run.assemble_samples import length
     from deep5.run.description import description_of
     from deep5.training.schedules import Scheduled
     from deep5.training.trainer import Trainer
@@ -164,7 +165,7 @@ def _time(
         **({} if fault is None else {"reason": fault}),
         **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
         "settings": observed(parts.executor.settings())
-        | {"train_samples": len(parts.train_sampler.dataset), "optimizer": optimizer},
+        | {"train_samples": length(parts.splits.train), "optimizer": optimizer},
         "warnings": warnings,
         "provenance": provenance_of(parts),
         "peaks": peaks_of(framework_of(recipe), recipe.value("device")),
@@ -219,8 +220,11 @@ def _draw_as_export(parts: Any, executor: GraphExecutor) -> bool:
 def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
     """The first training batches of the recipe, as independent NumPy arrays."""
     from deep5.core.tensors import to_numpy
+    from deep5.training.reinforcement.online import OnlineSampler
 
     found: list[tuple[StepInfo, dict[str, np.ndarray]]] = []
+    if isinstance(parts.train_sampler, OnlineSampler):
+        parts.train_sampler.bind(parts.executor)
     for epoch in itertools.count():
         before = len(found)
         for ids, inputs in parts.train_sampler.batches(epoch):

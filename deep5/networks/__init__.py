@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import lstm_language_model as lstm_language_model
     from deep5.networks.zoo import mlp as mlp
     from deep5.networks.zoo import mobilenet_v2 as mobilenet_v2
+    from deep5.networks.zoo import policy_network as policy_network
+    from deep5.networks.zoo import q_network as q_network
     from deep5.networks.zoo import resnet as resnet
     from deep5.networks.zoo import resnet18 as resnet18
     from deep5.networks.zoo import resnet18_small as resnet18_small
@@ -86,6 +88,8 @@ _HOME = {
     "ones": "deep5.networks.edit.builder",
     "onnx_backend": "deep5.networks.onnx_interface",
     "plan_microbatches": "deep5.networks.microbatching.planner",
+    "policy_network": "deep5.networks.zoo",
+    "q_network": "deep5.networks.zoo",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
     "resnet18_small": "deep5.networks.zoo",

@@ -124,7 +124,10 @@ _TRAINING = {
     "dataset": Key(meaning="Data set with the samples for training and for evaluation.", kind="datasets"),
     "train_sampler": Key(meaning="Order and batches of the training samples.", kind="samplers", default="shuffle"),
     "validation_sampler": Key(
-        meaning="Order and batches of the samples for evaluation.", kind="samplers", default="ordered"
+        meaning="Order and batches of the samples for evaluation; None: metrics evaluate by themselves.",
+        kind="samplers",
+        default="ordered",
+        optional=True,
     ),
     "train_transforms": Key(meaning="Transforms of training batches, in this order.", kind="transforms", default=()),
     "test_transforms": Key(

@@ -31,12 +31,14 @@ def samplers(
         communicator: Communicator of the ranks that train together; None: a single process.
 
     Returns:
-        Both samplers, and the size of a training batch.
+        Both samplers, the second None if the recipe has none, and the size of a training batch.
 
     Raises:
         RecipeError: The data set does not fit the network, the batch size or the ranks.
     """
     from deep5.training.batch_source import BatchSource
+    from deep5.training.dataset import Dataset, StreamDataset
+    from deep5.training.reinforcement.online import OnlineSampler
     from deep5.training.transforms import fitted
 
     batch_size = parts["batch_size"].component()
@@ -55,7 +57,12 @@ def samplers(
         ("train_sampler", "train_transforms", splits.train, batch_size),
         ("validation_sampler", "test_transforms", splits.test, evaluation_size),
     ):
+        if parts[key].value is None:
+            made.append(None)
+            continue
         transforms = parts[listed].transforms()
+        if transforms and not isinstance(samples, (Dataset, StreamDataset)):
+            raise RecipeError(f"{where_of(parts[listed])}{listed!r} is for samples; allowed: none of an environment")
         try:
             _check_labels(network, own, samples, "training" if key == "train_sampler" else "test")
             fit, transforms = fitted(samples, transforms, network.inputs)
@@ -75,6 +82,8 @@ def samplers(
                 f"beside {type(sampler).__name__}"
             )
         made.append(sampler)
+    if isinstance(made[0], OnlineSampler):
+        _check_online(parts, communicator)
     if communicator is not None and communicator.size > 1:
         from deep5.distributed.sharding import ShardedSampler
 
@@ -86,14 +95,35 @@ def samplers(
                 "remedy: fewer ranks"
             )
         try:
-            made = [ShardedSampler(made[0], rank, ranks), ShardedSampler(made[1], rank, ranks, borrow=False)]
+            made[0] = ShardedSampler(made[0], rank, ranks)
+            if made[1] is not None:
+                made[1] = ShardedSampler(made[1], rank, ranks, borrow=False)
         except UsageError as error:
             raise RecipeError(f"{parts['batch_size'].where}{error}") from error
     if depth := parts["prefetch"].value:
         from deep5.training.prefetch import Prefetched
 
-        made = [Prefetched(sampler, depth=depth) for sampler in made]
+        made = [None if sampler is None else Prefetched(sampler, depth=depth) for sampler in made]
     return made[0], made[1], size
+
+
+def _check_online(parts: Parts, communicator: Communicator | None) -> None:
+    """Reject what separates the batches of an agent from what it has learned."""
+    if parts["prefetch"].value:
+        raise RecipeError(
+            f"{parts['prefetch'].where}'prefetch' is {parts['prefetch'].value}, and batches that an agent plays cannot "
+            "be prepared before it has learned; allowed: 0"
+        )
+    if parts["accumulate"].value != 1:
+        raise RecipeError(
+            f"{parts['accumulate'].where}'accumulate' is {parts['accumulate'].value}, and an agent learns from each "
+            "batch that it plays; allowed: 1; remedy: a larger batch_size"
+        )
+    if communicator is not None and communicator.size > 1:
+        raise RecipeError(
+            f"{parts['train_sampler'].where}{communicator.size} ranks share one agent's batches; allowed: one process; "
+            "remedy: without --ranks"
+        )
 
 
 def _check_labels(network: Any, own: OwnModel | None, samples: Any, what: str) -> None:

@@ -20,6 +20,7 @@ from deep5.core.tensors import Arrays, to_numpy
 from deep5.networks.labels import ignored_label
 from deep5.training.batch_source import BatchSource, joined_batches, sample_count
 from deep5.training.optimizer import as_step_optimizer
+from deep5.training.reinforcement.online import OnlineSampler
 from deep5.training.retrace import ConfirmedConstants
 from deep5.training.rule import UpdateRule
 
@@ -98,6 +99,10 @@ class Trainer:
                 f"the trainer's loss is {loss!r} but its optimizer's is {own!r}; remedy: name the same one"
             )
         self.optimizer.bind(executor)
+        # A source that plays with what was learned.
+        self._online = train_sampler if isinstance(train_sampler, OnlineSampler) else None
+        if self._online is not None:
+            self._online.bind(executor)
         self._learn, self.accumulate = _learning(self.optimizer, accumulate), accumulate
         # Asynchronous ranks synchronize at the end of an epoch's steps.
         self._settle: Callable[[], None] | None = getattr(self.optimizer, "settle", None)
@@ -139,9 +144,9 @@ class Trainer:
             copy: Whether to copy arrays; otherwise they are views of live memory if available, to be read immediately.
 
         Returns:
-            `trainer`: its position, in JSON types; `executor` and `optimizer`: their states by name; `events`: the
-            states of those attached events that have one, by the name of their class and their index among its
-            instances.
+            `trainer`: its position, in JSON types; `executor` and `optimizer`: their states by name; `batches`: that of
+            an `OnlineSampler`; `events`: the states of those attached events that have one, by the name of their class
+            and their index among its instances.
         """
         self._constants.confirm_if_due()
         return {
@@ -151,6 +156,7 @@ class Trainer:
                 "first_evaluations_s": list(self.first_evaluations_s.items()),
             },
             **{name: _state(part, copy) for name, part in (("executor", self.executor), ("optimizer", self.optimizer))},
+            **({} if self._online is None else {"batches": self._online.state_dict()}),
             "events": {name: state for name, event in self._named_events().items() if (state := event.state_dict())},
         }
 
@@ -166,6 +172,8 @@ class Trainer:
         position = state["trainer"]
         self.executor.load_state_dict(state["executor"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self._online is not None:
+            self._online.load_state_dict(state["batches"])
         for name in _POSITION:
             setattr(self, name, position[name])
         self.first_evaluations_s = {int(size): seconds for size, seconds in position["first_evaluations_s"]}

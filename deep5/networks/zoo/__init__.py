@@ -1,5 +1,6 @@
 """Predefined networks, each a function of sizes, loss, dtype and seed."""
 
+from deep5.networks.zoo.agents import policy_network, q_network
 from deep5.networks.zoo.branched import googlenet, inception
 from deep5.networks.zoo.center_net import center_net
 from deep5.networks.zoo.classical import lenet, mlp
@@ -30,6 +31,8 @@ __all__ = [
     "lstm_language_model",
     "mlp",
     "mobilenet_v2",
+    "policy_network",
+    "q_network",
     "resnet",
     "resnet18",
     "resnet18_small",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.tfrecords import tfrecord as tfrecord
     from deep5.training.datasets.uci_digits import digits as digits
     from deep5.training.datasets.webdatasets import webdataset as webdataset
+    from deep5.training.reinforcement.environment import environment as environment
 
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
@@ -47,6 +48,7 @@ _HOME = {
     "coco": "deep5.training.datasets.coco_files",
     "digit_canvases": "deep5.training.datasets.canvases",
     "digits": "deep5.training.datasets.uci_digits",
+    "environment": "deep5.training.reinforcement.environment",
     "fashion_mnist": "deep5.training.datasets.idx",
     "file_list": "deep5.training.datasets.lists",
     "hugging_face": "deep5.training.datasets.hub_tables",

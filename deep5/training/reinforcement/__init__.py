@@ -1,0 +1,1 @@
+"""Reinforcement learning: batches that an agent plays while it learns."""

@@ -1,0 +1,1 @@
+"""Recipes of agents that learn by acting."""
