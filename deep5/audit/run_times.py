@@ -216,6 +216,8 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
             pairs.append((seconds, trained[number] - (off if count not in (0, taken) else 0.0)))
     delay_s = _DELAY_BUSY_S if ((document["resources"] or {}).get("others_share") or 0.0) >= BUSY else _DELAY_S
     _hold_epochs(ledger, "the throughput", pairs, delay_s)
+    if "mean_return" in samples:
+        return  # it plays between the event and the reading of the clock, the longer the better the agent
     # From one end to the next: before an epoch starts, checkpoints and samples are written.
     pairs = [
         (clocks[number] - clocks[number - 1], (ended[number] - ended[number - 1]) / 1e3)

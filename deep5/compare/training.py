@@ -127,7 +127,7 @@ def _time(
     own = [event for event in parts.events if isinstance(event, Scheduled)]
     with timing.collector_spared():
         report(_STAGE)
-        trainer.train(1_000_000, [*own, clock])
+        trainer.train(1_000_000, [clock, *own])
     report(CHECKS)
     memory_bytes = peak_bytes()
     # Three times, because another program may preempt this process at a critical moment.

@@ -15,6 +15,7 @@ SECTIONS = {
     "Training": ("digits", "cifar10", "imagenet", "optimizer", "text"),
     "Training": ("digits", "cifar10", "imagenet", "optimizer"),
     "Detection": ("detection",),
+    "Agents": ("reinforcement",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
