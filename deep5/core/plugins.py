@@ -88,12 +88,9 @@ _EXTRAS = {
     "sacrebleu": "text",
     "gymnasium": "reinforcement",
     "pycocotools": "detection",
-    "rapidfuzz": "text",
-    "sacrebleu": "text",
     "tokenizers": "text",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
-    "pycocotools": "detection",
 }
 
 

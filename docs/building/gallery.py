@@ -12,8 +12,8 @@ from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
-    "Training": ("digits", "cifar10", "imagenet", "optimizer", "text"),
     "Training": ("digits", "cifar10", "imagenet", "optimizer"),
+    "Language and speech": ("text", "speech"),
     "Detection": ("detection",),
     "Agents": ("reinforcement",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),

@@ -13,14 +13,11 @@ from deep5.networks.zoo.recurrent import lstm, lstm_language_model
 from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
 from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
 from deep5.networks.zoo.sequence import attention_seq2seq
-
-__all__ = [
-    "alexnet",
-    "attention_seq2seq",
 from deep5.networks.zoo.ssd import ssd
 
 __all__ = [
     "alexnet",
+    "attention_seq2seq",
     "center_net",
     "densenet121",
     "googlenet",
