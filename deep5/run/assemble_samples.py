@@ -52,7 +52,7 @@ def samplers(
     # Evaluation stores nothing for gradients: larger batches take little more memory, and less time.
     evaluation_size = max(size, 256)
     evaluation_size = min(evaluation_size, length(splits.test) or evaluation_size)
-    made = []
+    made: list[Any] = []
     for key, listed, samples, number in (
         ("train_sampler", "train_transforms", splits.train, batch_size),
         ("validation_sampler", "test_transforms", splits.test, evaluation_size),

@@ -32,6 +32,7 @@ class Environment:
         name: As given.
         actions: The number of actions.
         step_limit: Most steps of an episode.
+        shape: The shape of an observation.
 
     Raises:
         MissingDependency: Gymnasium is not installed.
@@ -68,9 +69,10 @@ class Environment:
                 "dataset_kwargs"
             )
         self.step_limit: int = limit
+        self.shape: tuple[int, ...] = tuple(seen.shape)
         self._type = "float32"
         self.specs = {
-            "input": TensorSpec(shape=tuple(seen.shape), dtype=self._type),
+            "input": TensorSpec(shape=self.shape, dtype=self._type),
             "action": TensorSpec(shape=(), dtype="int64"),
             "target": TensorSpec(shape=(), dtype=self._type),
         }
@@ -132,10 +134,10 @@ class Environment:
 
     def _observation(self, seen: Any) -> np.ndarray:
         found = np.asarray(seen, dtype=self._type)
-        if found.shape != self.specs["input"].shape or not np.isfinite(found).all():
+        if found.shape != self.shape or not np.isfinite(found).all():
             raise UsageError(
                 f"the environment {self.name!r} gave the observation {brief(seen)}; allowed: finite numbers of shape "
-                f"{self.specs['input'].shape}"
+                f"{self.shape}"
             )
         return found
 

@@ -90,7 +90,8 @@ class EpisodeSampler(OnlineSampler):
             scores = scores_of(observations)
             weights = np.exp(scores - scores.max(axis=1, keepdims=True)).cumsum(axis=1)
             drawn = draw.random((len(observations), 1)) * weights[:, -1:]
-            return np.minimum((weights <= drawn).sum(axis=1), scores.shape[1] - 1)
+            chosen: np.ndarray = np.minimum((weights <= drawn).sum(axis=1), scores.shape[1] - 1)
+            return chosen
 
         while sum(map(len, episodes)) < self.batch_size:
             seeds = [

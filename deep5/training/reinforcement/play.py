@@ -63,9 +63,8 @@ class Scores:
                 f"the network's {found} is {spec}, and the environment {environment.name!r} has {environment.actions} "
                 f"actions; remedy: model_kwargs={{'actions': {environment.actions}}}"
             )
-        observed = environment.specs["input"]
-        self._feed = {
-            "input": np.zeros((rows, *observed.shape), observed.dtype),
+        self._feed: dict[str, np.ndarray] = {
+            "input": np.zeros((rows, *environment.shape), environment.specs["input"].dtype),
             "action": np.zeros(rows, np.int64),
             "target": np.zeros(rows, environment.specs["target"].dtype),
         }

@@ -95,8 +95,8 @@ class ReplaySampler(OnlineSampler):
         self.update_every = update_every
         self.capacity, self.warm_up, self.discount = capacity, warm_up, check_discount("replay", discount)
         self.epsilon, self.epsilon_steps, self.renewed_every = bounds, epsilon_steps, renewed_every
-        shape, dtype = dataset.specs["input"].shape, dataset.specs["input"].dtype
-        self._memory = {
+        shape, dtype = dataset.shape, dataset.specs["input"].dtype
+        self._memory: dict[str, np.ndarray] = {
             "input": np.zeros((capacity, *shape), dtype),
             "action": np.zeros(capacity, np.int64),
             "reward": np.zeros(capacity),
