@@ -163,7 +163,7 @@ def test_the_loss_of_a_policy_by_hand() -> None:
 @pytest.mark.parametrize("framework", ["reference", "pytorch"])
 def test_targets_of_double_q_learning_by_hand(framework: str) -> None:
     executor = q_values(framework)
-    sampler = d5.ReplaySampler(ENVIRONMENT, 40, seed=2, batches=4, warm_up=60, renewed_every=3, discount=0.9)
+    sampler = d5.ReplaySampler(ENVIRONMENT, 40, seed=2, batches=4, warm_up=60, target_rate=0.25, discount=0.9)
     trainer = d5.Trainer(executor, d5.SGD(lr=0.05), sampler)
     states: list[dict[str, np.ndarray]] = [executor.state_dict()]
 
@@ -184,8 +184,10 @@ def test_targets_of_double_q_learning_by_hand(framework: str) -> None:
     sampler._batch = kept  # type: ignore[method-assign]
     trainer.train(1, [States()])
     memory = sampler._memory
+    target = {name: value.astype(np.float64) for name, value in states[0].items()}
     for number, batch in enumerate(batches):
-        online, target = states[number], states[3 if number == 3 else 0]
+        online = states[number]
+        target = {name: held + 0.25 * (online[name] - held) for name, held in target.items()}
         for row in range(40):
             same = (memory["input"] == batch["input"][row]).all(axis=1) & (memory["action"] == batch["action"][row])
             (place,) = np.flatnonzero(same)
@@ -247,7 +249,7 @@ def _samplers() -> dict[str, Any]:
         "episodes": (policy, lambda: d5.EpisodeSampler(ENVIRONMENT, 60, seed=5, batches=4)),
         "replay": (
             q_values,
-            lambda: d5.ReplaySampler(ENVIRONMENT, 16, seed=5, batches=10, warm_up=30, capacity=45, renewed_every=4),
+            lambda: d5.ReplaySampler(ENVIRONMENT, 16, seed=5, batches=10, warm_up=30, capacity=45, target_rate=0.1),
         ),
     }
 
@@ -388,7 +390,7 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         ({"warm_up": 0}, "warm_up=0; allowed"),
         ({"capacity": 10}, "capacity=10 and warm_up=1000; allowed"),
         ({"epsilon": (1, 2)}, r"epsilon=\(1, 2\); allowed: two numbers from 0 to 1"),
-        ({"renewed_every": 1.5}, "renewed_every=1.5; allowed"),
+        ({"target_rate": 1.5}, "target_rate=1.5; allowed: a number above 0 and at most 1"),
     ],
 )
 def test_arguments_out_of_their_range(given: dict[str, Any], message: str) -> None:

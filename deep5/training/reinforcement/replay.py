@@ -26,7 +26,8 @@ class ReplaySampler(OnlineSampler):
     `action_values`, or with probability epsilon a uniformly drawn one; epsilon falls linearly. The steps enter the
     memory, from which the batch is drawn uniformly. The target of a step is its reward plus, unless the episode ended
     there, the discounted value of the next state: the target network's value of the action that the network prefers
-    (double Q-learning). The target network is a copy of the network, renewed at a fixed interval.
+    (double Q-learning). The target network follows the network: before each batch its parameters become
+    (1 - rate) * target + rate * network.
 
     Memory, target network and the episode under way belong to the state of a run: it resumes bit-identically. The
     environment is restored by its episode's seed and actions, so it must depend on nothing else.
@@ -42,14 +43,16 @@ class ReplaySampler(OnlineSampler):
         discount: Factor of the next state's value, above 0 and at most 1.
         epsilon: Probability of a uniformly drawn action, at first and in the end.
         epsilon_steps: Batches over which it falls.
-        renewed_every: Batches between two renewals of the target network.
+        target_rate: The rate, above 0 and at most 1.
 
     Raises:
         UsageError: Not an environment, or an argument is out of its range.
 
     References:
         Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015, algorithm 1; van
-        Hasselt, Guez and Silver, Deep reinforcement learning with double Q-learning, arXiv:1509.06461, equation 4.
+        Hasselt, Guez and Silver, Deep reinforcement learning with double Q-learning, arXiv:1509.06461, equation 4;
+        Lillicrap et al., Continuous control with deep reinforcement learning, arXiv:1509.02971, algorithm 1, for the
+        target network.
 
     >>> import deep5 as d5
     >>> data = d5.datasets.environment("CartPole-v1")
@@ -75,7 +78,7 @@ class ReplaySampler(OnlineSampler):
         discount: float = 0.99,
         epsilon: tuple[float, float] = (1.0, 0.05),
         epsilon_steps: int = 5000,
-        renewed_every: int = 250,
+        target_rate: float = 0.01,
     ) -> None:
         super().__init__(dataset, batch_size, seed=seed, batches=batches)
         for name, value, least in (
@@ -83,7 +86,6 @@ class ReplaySampler(OnlineSampler):
             ("warm_up", warm_up, 1),
             ("update_every", update_every, 1),
             ("epsilon_steps", epsilon_steps, 0),
-            ("renewed_every", renewed_every, 1),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UsageError(f"replay: got {name}={brief(value)}; allowed: an integer of at least {least}")
@@ -92,9 +94,11 @@ class ReplaySampler(OnlineSampler):
         bounds = tuple(epsilon) if isinstance(epsilon, (tuple, list)) else ()
         if len(bounds) != 2 or not all(isinstance(value, (int, float)) and 0 <= value <= 1 for value in bounds):
             raise UsageError(f"replay: got epsilon={brief(epsilon)}; allowed: two numbers from 0 to 1")
-        self.update_every = update_every
+        if isinstance(target_rate, bool) or not isinstance(target_rate, (int, float)) or not 0 < target_rate <= 1:
+            raise UsageError(f"replay: got target_rate={brief(target_rate)}; allowed: a number above 0 and at most 1")
+        self.update_every, self.target_rate = update_every, float(target_rate)
         self.capacity, self.warm_up, self.discount = capacity, warm_up, check_discount("replay", discount)
-        self.epsilon, self.epsilon_steps, self.renewed_every = bounds, epsilon_steps, renewed_every
+        self.epsilon, self.epsilon_steps = bounds, epsilon_steps
         shape, dtype = dataset.shape, dataset.specs["input"].dtype
         self._memory: dict[str, np.ndarray] = {
             "input": np.zeros((capacity, *shape), dtype),
@@ -107,6 +111,7 @@ class ReplaySampler(OnlineSampler):
         self._actions: list[int] = []
         self._instance: Any = None
         self._seen = np.zeros(shape, dtype)
+        self._held: dict[str, np.ndarray] = {}
         self._executor: Any = None
         self._target: Any = None
 
@@ -141,8 +146,7 @@ class ReplaySampler(OnlineSampler):
         done = epoch * self.steps(epoch) + number
         while self._taken < self.warm_up:
             self._act(1.0, generator(self.seed, "warm-up", self._taken))
-        if done % self.renewed_every == 0:
-            self._target.load_state_dict(self._executor.state_dict())
+        self._follow(1.0 if done == 0 else self.target_rate)
         draw = generator(self.seed, "batch", epoch, number)
         first, last = self.epsilon
         share = min(1.0, done / self.epsilon_steps) if self.epsilon_steps else 1.0
@@ -158,6 +162,15 @@ class ReplaySampler(OnlineSampler):
             "action": batch["action"],
             "target": target.astype(self.dataset.specs["target"].dtype),
         }
+
+    def _follow(self, rate: float) -> None:
+        """Move the target network towards the network."""
+        followed = self._executor.state_dict()
+        self._held = {
+            name: value if rate == 1 else (self._held[name] + rate * (value - self._held[name])).astype(value.dtype)
+            for name, value in followed.items()
+        }
+        self._target.load_state_dict(self._held)
 
     def _act(self, epsilon: float, draw: Any) -> None:
         """Take one step, and remember it."""
@@ -193,7 +206,7 @@ class ReplaySampler(OnlineSampler):
         filled = min(self._taken, self.capacity)
         return {
             "memory": {name: values[:filled].copy() for name, values in self._memory.items()},
-            "target": self._target.state_dict(),
+            "target": dict(self._held),
             "taken": self._taken,
             "episodes": self._episodes,
             "actions": np.array(self._actions, np.int64),
@@ -207,7 +220,9 @@ class ReplaySampler(OnlineSampler):
         """
         for name, values in state["memory"].items():
             self._memory[name][: len(values)] = values
-        self._target.load_state_dict(state["target"])
+        self._held = dict(state["target"])
+        if self._held:
+            self._target.load_state_dict(self._held)
         self._taken, self._episodes = state["taken"], state["episodes"] - 1
         actions = [int(action) for action in state["actions"]]
         if state["episodes"]:
