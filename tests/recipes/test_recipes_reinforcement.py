@@ -1,4 +1,4 @@
-"""The recipes of agents: they learn to balance, resume, and refuse what separates acting from learning."""
+"""The recipe of an agent: it learns to balance, and refuses what separates acting from learning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from deep5.core.errors import RecipeError
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.run.execute import execute
 
-NAMES = ("reinforcement_reinforce", "reinforcement_q_learning")
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "episodes": {},
+    "replay": {
+        "model": "q_network",
+        "train_sampler": "replay",
+        "train_sampler_kwargs": {"batches": 20, "warm_up": 100, "capacity": 1000},
+    },
+}
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 
@@ -25,12 +32,14 @@ def replaced(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     return replace(recipe, fixed=fixed, mutable=mutable)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(
     "framework", ["reference", *(pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS)]
 )
-def test_a_small_agent_runs_on_each_framework(name: str, framework: str, tmp_path: Path) -> None:
-    recipe = replaced(load_recipe(name).at_size("smoke"), {"framework": framework})
+def test_a_small_agent_runs_on_each_framework(sampler: str, framework: str, tmp_path: Path) -> None:
+    recipe = replaced(
+        load_recipe("reinforcement_reinforce").at_size("smoke"), {**SAMPLERS[sampler], "framework": framework}
+    )
     result: Any = execute(recipe, out=tmp_path, quiet=True)
     assert result.status == "success"
     assert 8 <= result.metric("mean_return") <= 500
