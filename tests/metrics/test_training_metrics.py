@@ -529,6 +529,11 @@ ALL: list[Metric] = [
     d5.Repeatability(),
     d5.TimeBreakdown(),
     d5.Utilisation(),
+    # test_decoded_metrics.
+    d5.PhonemeErrorRate(),
+    d5.WordErrorRate(),
+    d5.BLEU(),
+    d5.ChrF(),
 ]
 
 

@@ -108,6 +108,7 @@ def test_parameters_and_initial_weights() -> None:
     assert np.abs(network.initial("decoder.begin.weight")).max() == pytest.approx(width**-0.5, rel=1e-3)
     # 5,248 normal draws: relative standard error of the deviation 1 %; four of them.
     assert network.initial("target.embedding").std() == pytest.approx(1.0, rel=0.04)
+    assert Network.from_onnx(network.to_onnx()).structure_hash() == network.structure_hash()
     assert attention_seq2seq(seed=0).weights_hash() != attention_seq2seq(seed=1).weights_hash()
     assert sum(node.op_type == "Dropout" for node in attention_seq2seq(dropout=0.1).nodes) == 3
 

@@ -90,7 +90,7 @@ def attention_seq2seq(
     first = build.constant("first", np.array([0]))
 
     read = _embedded(build, source, "source", source_vocabulary, width, dropout)
-    both, last = _recurrent(build, read, "encoder", width, directions=2)
+    both, last = _recurrent(build, read, "encoder", width, directions=2, outputs=2)
     # (source_length, 2, N, width) to (N, source_length, 2 width).
     states = build.op(
         "Reshape", build.op("Transpose", both, perm=[2, 0, 1, 3]), _ints(build, "states", 0, 0, 2 * width)
@@ -99,7 +99,7 @@ def attention_seq2seq(
     begin = build.op("Tanh", _dense(build, backward, "decoder.begin", width, width))
 
     known = _embedded(build, target, "target", target_vocabulary, width, dropout)
-    hidden, _ = _recurrent(build, known, "decoder", width, begin=build.op("Unsqueeze", begin, first))
+    hidden = _recurrent(build, known, "decoder", width, begin=build.op("Unsqueeze", begin, first))
     hidden = build.op(
         "Transpose", build.op("Squeeze", hidden, build.constant("decoder.direction", np.array([1]))), perm=[1, 0, 2]
     )
@@ -146,8 +146,10 @@ def _embedded(build: NetworkBuilder, tokens: Any, name: str, vocabulary: int, wi
     return build.op("Transpose", dropped(build, x, dropout), perm=[1, 0, 2])
 
 
-def _recurrent(build: NetworkBuilder, x: Any, name: str, width: int, *, directions: int = 1, begin: Any = None) -> Any:
-    """A GRU with the reset gate after the product (Cho et al. as in cuDNN and PyTorch): all states, and the last."""
+def _recurrent(
+    build: NetworkBuilder, x: Any, name: str, width: int, *, directions: int = 1, outputs: int = 1, begin: Any = None
+) -> Any:
+    """A GRU with the reset gate after the product, as in PyTorch: all states and, as a second output, the last."""
     init = _uniform(width)
     return build.op(
         "GRU",
@@ -156,7 +158,7 @@ def _recurrent(build: NetworkBuilder, x: Any, name: str, width: int, *, directio
         build.parameter(f"{name}.hidden_weight", (directions, 3 * width, width), init),
         build.parameter(f"{name}.bias", (directions, 6 * width), init),
         *(() if begin is None else (None, begin)),
-        outputs=2,
+        outputs=outputs,
         hidden_size=width,
         linear_before_reset=1,
         direction="forward" if directions == 1 else "bidirectional",

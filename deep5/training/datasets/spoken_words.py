@@ -77,8 +77,8 @@ def pronunciations(
             message names it), or an argument is out of its range.
 
     References:
-        The CMU Pronouncing Dictionary, Carnegie Mellon University. Without stress as in Yao and Zweig,
-        Sequence-to-sequence neural net models for grapheme-to-phoneme conversion, Interspeech 2015.
+        The CMU Pronouncing Dictionary, Carnegie Mellon University. The task, with attention: Toshniwal and Livescu,
+        Jointly learning to align and convert graphemes to phonemes with neural attention models, SLT 2016.
 
     >>> import tempfile
     >>> from pathlib import Path
