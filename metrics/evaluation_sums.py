@@ -10,7 +10,6 @@ import numpy as np
 
 from deep5.core.metric import Observer, Sample
 from deep5.core.tensors import Arrays
-from deep5.networks.labels import ignored_label
 
 __all__ = ["EvaluationSums"]
 
@@ -61,6 +60,8 @@ class EvaluationSums(Observer):
 
     def before_training(self, trainer: Any) -> None:
         """Check the network."""
+        from deep5.networks.labels import ignored_label  # it loads onnx
+
         network = trainer.executor.network
         self.check(network)
         self._ignored = {name: ignored_label(network, name) for name in network.inputs}
