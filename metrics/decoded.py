@@ -19,7 +19,6 @@ from deep5.distributed.texts import gather_texts
 from deep5.metrics.after_training import AfterTraining
 from deep5.metrics.error_rate import count_errors
 from deep5.metrics.network_names import check_class_names
-from deep5.networks.labels import ignored_label
 from deep5.training.decoding import greedy_tokens, until
 
 __all__ = ["BLEU", "ChrF", "PhonemeErrorRate", "WordErrorRate"]
@@ -59,6 +58,8 @@ class _Decoded(AfterTraining):
 
 def _sequences(trainer: Any, end: int) -> tuple[Sequences, Sequences]:
     """The labels of all test samples of all ranks, and what the network decodes for them."""
+    from deep5.networks.labels import ignored_label  # it loads onnx
+
     ignored = ignored_label(trainer.executor.network, _LABEL)
     references: list[list[int]] = []
     hypotheses: list[list[int]] = []

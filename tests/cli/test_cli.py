@@ -201,7 +201,8 @@ def test_what_cannot_be_is_told_before_anything_runs(
 
 def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
     named = "cifar10_resnet44, convolution_algorithms, deepbench_conv, deepbench_gemm, deepbench_rnn, digits_lenet"
-    more = "imagenet_resnet50, layer_batches, matmul_batches, optimizer_study, more by 'deep5 list recipes'"
+    more = "imagenet_resnet50, layer_batches, matmul_batches, optimizer_study, text_phonemes, "
+    more += "more by 'deep5 list recipes'"
     allowed = f"allowed: {named}, {more}, or the path of a Python file"
     Path("empty").mkdir()
     Path("full").mkdir()
