@@ -11,7 +11,6 @@ import numpy as np
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.core.tensors import Arrays
 from deep5.metrics.network_names import check_class_names
-from deep5.networks.labels import ignored_label
 from deep5.training.scores import class_rows, confusion, recalls
 
 __all__ = ["ConfusionMatrix", "confusion_text"]
@@ -28,6 +27,8 @@ class _Confusion(Observer):
         self._ignored: int | None = None
 
     def before_training(self, trainer: Any) -> None:
+        from deep5.networks.labels import ignored_label  # it loads onnx
+
         check_class_names(trainer.executor.network, self._logits, self._label)
         self._ignored = ignored_label(trainer.executor.network, self._label)
 
