@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from deep5.training.dataset import Splits as Splits
     from deep5.training.dataset import StreamDataset as StreamDataset
     from deep5.training.derived_executor import GraphExecutor as GraphExecutor
+    from deep5.training.datasets.coco_writer import write_coco as write_coco
     from deep5.training.detection.targets import DrawCenters as DrawCenters
     from deep5.training.detection.targets import MatchAnchors as MatchAnchors
     from deep5.training.divergence import StopOnNaN as StopOnNaN
@@ -269,6 +270,7 @@ _LEVELS = {
     "StreamDataset": "training.dataset",
     "GeneratorDataset": "training.generated",
     "datasets": "training.datasets",
+    "write_coco": "training.datasets.coco_writer",
     "BatchSource": "training.batch_source",
     "EngineFramework": "training.engine_framework",
     "EngineOperatorExecutor": "training.operator_executor",

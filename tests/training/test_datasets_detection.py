@@ -137,7 +137,7 @@ def test_canvases_survive_coco_files_bit_by_bit(canvases: d5.Splits, tmp_path: P
     paths = {}
     for name in ("train", "test"):
         paths[name] = str(tmp_path / name / "boxes.json")
-        d5.datasets.write_coco(getattr(canvases, name), paths[name], names=NAMES)
+        d5.write_coco(getattr(canvases, name), paths[name], names=NAMES)
     data = d5.datasets.coco(**paths, channels=1)
     for name in ("train", "test"):
         read, written = every(getattr(data, name)), every(getattr(canvases, name))
@@ -324,7 +324,7 @@ def changed(**parts: np.ndarray) -> Callable[[], d5.ArrayDataset]:
 def test_what_cannot_be_written_is_rejected(data: Callable[[], Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "boxes.json"
     with pytest.raises(d5.UsageError, match=message):
-        d5.datasets.write_coco(data(), path, names=["zero"])
+        d5.write_coco(data(), path, names=["zero"])
     assert not path.exists()
 
 
@@ -332,17 +332,17 @@ def test_color_images_and_bytes_are_written(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 16)).astype(np.uint8)
     boxes, classes = np.array([[[1.0, 1, 4, 5]], [[-1.0] * 4]]), np.array([[0], [-1]])
     data = d5.ArrayDataset({"input": pixels, "boxes": boxes, "classes": classes})
-    d5.datasets.write_coco(data, tmp_path / "boxes.json", names=["zero"])
+    d5.write_coco(data, tmp_path / "boxes.json", names=["zero"])
     with Image.open(tmp_path / "000000000001.png") as image:
         np.testing.assert_array_equal(np.asarray(image), pixels[1].transpose(1, 2, 0))
     with pytest.raises(OutputError, match=r"boxes.json exists; remedy: another path"):
-        d5.datasets.write_coco(data, tmp_path / "boxes.json", names=["zero"])
+        d5.write_coco(data, tmp_path / "boxes.json", names=["zero"])
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"write_coco: .*file cannot be written"):
-        d5.datasets.write_coco(changed()(), tmp_path / "file" / "boxes.json", names=["zero"])
+        d5.write_coco(changed()(), tmp_path / "file" / "boxes.json", names=["zero"])
 
 
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,4 +351,4 @@ def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(MissingDependency, match=r"pip install 'deep5\[data\]'"):
         d5.datasets.coco(path)
     with pytest.raises(MissingDependency, match=r"pip install 'deep5\[data\]'"):
-        d5.datasets.write_coco(changed()(), tmp_path / "new.json", names=["zero"])
+        d5.write_coco(changed()(), tmp_path / "new.json", names=["zero"])

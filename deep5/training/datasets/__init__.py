@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
     from deep5.training.datasets.coco_files import coco as coco
-    from deep5.training.datasets.coco_writer import write_coco as write_coco
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
     from deep5.training.datasets.hub_tables import hugging_face as hugging_face
@@ -64,7 +63,6 @@ _HOME = {
     "text_folder": "deep5.training.datasets.texts",
     "tfrecord": "deep5.training.datasets.tfrecords",
     "webdataset": "deep5.training.datasets.webdatasets",
-    "write_coco": "deep5.training.datasets.coco_writer",
 }
 __all__ = list(_HOME)
 

@@ -78,7 +78,7 @@ def coco(
     >>> canvases = d5.datasets.digit_canvases(train=8, test=4)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name, part in (("train", canvases.train), ("test", canvases.test)):
-    ...         d5.datasets.write_coco(part, Path(folder, name, "boxes.json"), names=[*"0123456789"])
+    ...         d5.write_coco(part, Path(folder, name, "boxes.json"), names=[*"0123456789"])
     ...     files = {name: str(Path(folder, name, "boxes.json")) for name in ("train", "test")}
     ...     data = d5.datasets.coco(**files, channels=1)
     ...     read, written = data.train.batch([3]), canvases.train.batch([3])

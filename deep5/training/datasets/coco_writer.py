@@ -42,7 +42,7 @@ def write_coco(data: Dataset, path: str | Path, *, names: Sequence[str]) -> None
         >>> import deep5 as d5
         >>> data = d5.datasets.digit_canvases(train=2, test=1)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     d5.datasets.write_coco(data.train, Path(folder, "boxes.json"), names=[*"0123456789"])
+        ...     d5.write_coco(data.train, Path(folder, "boxes.json"), names=[*"0123456789"])
         ...     sorted(path.name for path in Path(folder).iterdir())
         ...     json.loads(Path(folder, "boxes.json").read_text())["annotations"][0]["bbox"]
         ['000000000000.png', '000000000001.png', 'boxes.json']
