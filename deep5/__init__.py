@@ -129,8 +129,8 @@ if TYPE_CHECKING:
     from deep5.training.dataset import Dataset as Dataset
     from deep5.training.dataset import Splits as Splits
     from deep5.training.dataset import StreamDataset as StreamDataset
-    from deep5.training.derived_executor import GraphExecutor as GraphExecutor
     from deep5.training.datasets.coco_writer import write_coco as write_coco
+    from deep5.training.derived_executor import GraphExecutor as GraphExecutor
     from deep5.training.detection.targets import DrawCenters as DrawCenters
     from deep5.training.detection.targets import MatchAnchors as MatchAnchors
     from deep5.training.divergence import StopOnNaN as StopOnNaN
