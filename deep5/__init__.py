@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from deep5.metrics.energy import Energy as Energy
     from deep5.metrics.generalisation import FinalTestAccuracy as FinalTestAccuracy
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
+    from deep5.metrics.likelihood import BitsPerByte as BitsPerByte
+    from deep5.metrics.likelihood import Perplexity as Perplexity
     from deep5.metrics.loss import TestLoss as TestLoss
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
     from deep5.metrics.mean_average_precision import MeanAveragePrecision as MeanAveragePrecision
@@ -379,6 +381,7 @@ _LEVELS = {
 _METRICS = {
     "BLEU": "metrics.decoded",
     "BareRatio": "metrics.operator_time",
+    "BitsPerByte": "metrics.likelihood",
     "BusBandwidth": "metrics.collective",
     "ChrF": "metrics.decoded",
     "CollectiveLatency": "metrics.collective",
@@ -399,6 +402,7 @@ _METRICS = {
     "MeanAveragePrecision": "metrics.mean_average_precision",
     "PeakMemory": "metrics.memory",
     "PhonemeErrorRate": "metrics.decoded",
+    "Perplexity": "metrics.likelihood",
     "Repeatability": "metrics.repeatability",
     "RightResults": "metrics.collective",
     "SamplingBias": "metrics.sampling",

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import ShapeError
+from deep5.core.errors import ShapeError, UsageError
 from deep5.core.tensors import to_numpy
 
-__all__ = ["class_rows", "confusion", "recalls", "top_k_hits"]
+__all__ = ["class_rows", "confusion", "negative_log_likelihood", "recalls", "top_k_hits"]
+
+# Elements that are computed in float64 at a time.
+_BLOCK = 1 << 20
 
 
 def class_rows(logits: Any, labels: Any, ignored: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -90,6 +93,40 @@ def confusion(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     known = (labels >= 0) & (labels < classes)
     cells = labels[known] * (classes + 1) + predicted[known]
     return np.bincount(cells, minlength=classes * (classes + 1)).reshape(classes, classes + 1).astype(np.int64)
+
+
+def negative_log_likelihood(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Sum over the rows of -ln of the softmax of the true class, in nats, computed in float64.
+
+    Args:
+        scores: As returned by `class_rows`.
+        labels: As returned by `class_rows`.
+
+    Returns:
+        The sum; NaN if a row has NaN or an infinite logit that is not negative.
+
+    Raises:
+        ShapeError: As `top_k_hits`.
+        UsageError: A label is not a class.
+
+    >>> round(negative_log_likelihood(np.array([[0.0, np.log(3)], [1.0, 1.0]]), np.array([1, 0])), 6)  # ln 4/3 + ln 2
+    0.980829
+    """
+    _check_rows(scores, labels)
+    outside = labels[(labels < 0) | (labels >= scores.shape[1])]
+    if outside.size:
+        raise UsageError(
+            f"got the label {outside[0]} for logits of {scores.shape[1]} classes; allowed: 0 to "
+            f"{scores.shape[1] - 1}; remedy: a network whose loss in the graph ignores that label"
+        )
+    total, rows = 0.0, max(1, _BLOCK // scores.shape[1])
+    for begin in range(0, len(scores), rows):
+        block = scores[begin : begin + rows].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # an infinity minus itself is NaN, which is the result
+            block -= block.max(axis=1, keepdims=True)
+        own = np.take_along_axis(block, labels[begin : begin + rows, None], axis=1)
+        total += float(np.log(np.exp(block).sum(axis=1)).sum() - own.sum())
+    return total
 
 
 def _check_rows(scores: np.ndarray, labels: np.ndarray) -> None:

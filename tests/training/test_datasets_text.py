@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from deep5.core.errors import UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
 from deep5.training.dataset import check_labels
+from deep5.training.datasets.byte_pairs import learned_byte_pairs
 from deep5.training.datasets.texts import text, text_folder
+from deep5.training.datasets.windows import WindowDataset
 from deep5.training.sampler import ShuffleSampler
 
 RHYME = "the cat sat on the mat.\nthe dög sat on the log.\n" * 20
@@ -83,6 +86,73 @@ def test_windows_of_words(rhyme: Path, tmp_path: Path) -> None:
     words = [spelled(drawn, part["input"].reshape(-1), " ") for part in map(everything, (drawn.train, drawn.test))]
     assert RHYME.replace("\n", " ").startswith(words[0])
     assert words[1] in RHYME.replace("\n", " ")
+
+
+def test_windows_of_byte_pairs(rhyme: Path) -> None:
+    splits = text(str(rhyme), tokens="byte_pairs", vocabulary_size=270, length=4, test_share=0.25)
+    assert splits.description["decisions"] == []
+    cut = len(RHYME) - round(0.25 * len(RHYME))
+    pairs = learned_byte_pairs([RHYME[:cut]], 270)
+    assert splits.description["vocabulary_size"] == len(pairs.tokens) == 270
+    for part, content in ((splits.train, RHYME[:cut]), (splits.test, RHYME[cut:])):
+        ids = pairs.ids(content)
+        assert b"".join(pairs.tokens[number] for number in ids) == content.encode()
+        assert len(ids) < 0.7 * len(content)
+        np.testing.assert_array_equal(everything(part)["input"].reshape(-1), ids[: len(part) * 4])
+        np.testing.assert_array_equal(part.token_bytes[ids].sum(), len(content.encode()))
+    assert (splits.train.token_bytes[:256] == 1).all()
+    # " the" repeats more often than other words; tokens are bytes, of which a character may have several.
+    assert {" the", "d\\xc3"} <= set(splits.description["vocabulary"])
+
+
+def test_byte_pairs_have_no_unknown_tokens() -> None:
+    pairs = learned_byte_pairs(["only ASCII here\n"] * 3, 300)
+    assert set(pairs.tokens[:256]) == {bytes([byte]) for byte in range(256)}
+    foreign = "ein Wörterbuch, 辞書, \x00\x7f\u2028 🐍\r\n"
+    assert b"".join(pairs.tokens[number] for number in pairs.ids(foreign)) == foreign.encode()
+    assert pairs.ids("").tolist() == []
+    assert pairs.ids("").dtype == np.int64
+    # No pair occurs twice.
+    assert len(learned_byte_pairs(["abcdefg"], 1000).tokens) == 256
+
+
+def test_first_merges_are_the_papers() -> None:
+    """Sennrich et al., section 3.2: of low, lowest, newer and wider, by their frequencies, the ends "er" merge."""
+    words = "low " * 5 + "lowest " * 2 + "newer " * 6 + "wider " * 3
+    pairs = learned_byte_pairs(["\n".join(words.split())], 258)
+    counts = {pair: sum(word.count(pair) for word in words.split()) for pair in ("er", "lo", "ow", "we", "ne", "wi")}
+    first = max(counts, key=counts.__getitem__)
+    assert (first, counts[first]) == ("er", 9)
+    assert pairs.tokens[256] == b"er"
+
+
+def test_the_content_hash_covers_the_merges(rhyme: Path) -> None:
+    settings = {"tokens": "byte_pairs", "length": 4}
+    one, other = (text(str(rhyme), vocabulary_size=size, **settings) for size in (256, 257))
+    again = text(str(rhyme), vocabulary_size=257, **settings)
+    assert other.train.content_hash() == again.train.content_hash()
+    assert one.train.content_hash() != other.train.content_hash()
+    assert one.description["vocabulary_hash"] != other.description["vocabulary_hash"]
+    stream = np.arange(9)
+    hashes = {WindowDataset(stream, 4, 2, vocabulary_hash=each).content_hash() for each in ("", "a", "b")}
+    assert len(hashes) == 3
+
+
+def test_numbers_of_bytes_of_tokens(rhyme: Path) -> None:
+    characters = text(str(rhyme), length=16)
+    vocabulary = characters.description["vocabulary"]
+    assert characters.train.token_bytes.tolist() == [len(one.encode()) for one in vocabulary]
+    assert characters.train.token_bytes[vocabulary.index("ö")] == 2
+    rare = text(str(rhyme), length=16, vocabulary_size=5)
+    assert rare.train.token_bytes.tolist() == [-1, 1, 1, 1, 1]
+    assert text(str(rhyme), length=16, tokens="bytes").test.token_bytes.tolist() == [1] * 256
+    assert text(str(rhyme), length=4, tokens="words").test.token_bytes is None
+
+
+def test_byte_pairs_without_the_library(rhyme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingDependency, match=r"need tokenizers; remedy: pip install 'deep5\[text\]'"):
+        text(str(rhyme), tokens="byte_pairs", vocabulary_size=300)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +227,8 @@ def test_what_is_no_text(tmp_path: Path, rhyme: Path) -> None:
     (tmp_path / "notes" / "b" / "2.txt").write_text(" \n")
     with pytest.raises(UsageError, match=r"b/2\.txt has no words"):
         text_folder(str(tmp_path / "notes"))
+    with pytest.raises(UsageError, match=r"tokens 'byte_pairs'; allowed: 'characters', 'words', 'bytes'$"):
+        text_folder(str(tmp_path / "notes"), tokens="byte_pairs")
 
 
 @pytest.mark.parametrize(
@@ -168,6 +240,11 @@ def test_what_is_no_text(tmp_path: Path, rhyme: Path) -> None:
         ({"tokens": "letters"}, r"tokens 'letters'; allowed: 'characters', 'words', 'bytes'"),
         ({"length": 0}, r"length 0; allowed"),
         ({"vocabulary_size": 0}, r"vocabulary_size 0; allowed"),
+        (
+            {"tokens": "byte_pairs"},
+            r"vocabulary_size None and tokens 'byte_pairs'; allowed: an integer of at least 256",
+        ),
+        ({"vocabulary_size": 255, "tokens": "byte_pairs"}, r"vocabulary_size 255 and tokens 'byte_pairs'"),
         ({"vocabulary_size": 9, "tokens": "bytes"}, r"vocabulary_size 9 and tokens 'bytes'"),
         ({"test_share": 1.0}, r"test_share 1\.0; allowed"),
         ({"limit": 10**9}, r"limit 1000000000; allowed"),

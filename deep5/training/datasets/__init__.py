@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.idx import fashion_mnist as fashion_mnist
     from deep5.training.datasets.idx import mnist as mnist
     from deep5.training.datasets.ilsvrc import imagenet as imagenet
+    from deep5.training.datasets.library_docstrings import docstrings as docstrings
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
     from deep5.training.datasets.spoken_words import pronunciations as pronunciations
@@ -48,6 +49,7 @@ _HOME = {
     "digit_canvases": "deep5.training.datasets.canvases",
     "digits": "deep5.training.datasets.uci_digits",
     "environment": "deep5.training.reinforcement.environment",
+    "docstrings": "deep5.training.datasets.library_docstrings",
     "fashion_mnist": "deep5.training.datasets.idx",
     "file_list": "deep5.training.datasets.lists",
     "hugging_face": "deep5.training.datasets.hub_tables",

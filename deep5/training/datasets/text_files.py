@@ -1,4 +1,4 @@
-"""Text files in UTF-8, and their tokens: characters, words or bytes."""
+"""Text files in UTF-8, and their tokens: characters, words, bytes or byte pairs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,29 @@ import psutil
 
 from deep5.core.errors import UsageError, brief
 from deep5.core.files import absence, is_file
+from deep5.training.datasets.byte_pairs import BytePairs, learned_byte_pairs
 
-__all__ = ["PADDING", "TOKENS", "Vocabulary", "check_encoding", "not_utf8", "read_bytes", "read_text", "vocabulary_of"]
+__all__ = [
+    "PADDING",
+    "TOKENS",
+    "UNKNOWN",
+    "Vocabulary",
+    "check_encoding",
+    "not_utf8",
+    "read_bytes",
+    "read_text",
+    "vocabulary_of",
+]
 
-TOKENS = ("characters", "words", "bytes")
-"""How content is cut: Unicode characters, strings between white space, or the bytes of UTF-8."""
+TOKENS = ("characters", "words", "bytes", "byte_pairs")
+"""How content is cut: Unicode characters, strings between white space, the bytes of UTF-8, or frequent sequences of
+them (`deep5.training.datasets.byte_pairs`)."""
 
 PADDING = "<pad>"
 """The token at the end of samples that are shorter than others."""
+
+UNKNOWN = "<unk>"
+"""The token that replaces those outside the vocabulary."""
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Bytes of memory for a byte of a file: its characters as Python's, and token ids as int64.
@@ -36,12 +51,34 @@ class Vocabulary:
         words: The token of each id.
         unknown: The id of tokens that are in no other place; None: there are none.
         skipped: Ids before the first token, for padding.
+        pairs: The tokenizer of byte pairs; None: other tokens.
     """
 
     tokens: str
     words: tuple[str, ...]
     unknown: int | None
     skipped: int = 0
+    pairs: BytePairs | None = None
+
+    @property
+    def learned_hash(self) -> str:
+        """SHA-256 of a learned vocabulary and its merges; empty: the vocabulary follows from the tokens."""
+        return self.pairs.hash if self.pairs is not None else ""
+
+    @functools.cached_property
+    def token_bytes(self) -> np.ndarray | None:
+        """UTF-8 bytes of the token of each id, int64, -1 for unknown tokens.
+
+        None for words: the white space between them is in no token.
+        """
+        if self.tokens == "words":
+            return None
+        if self.pairs is not None:
+            return np.array([len(token) for token in self.pairs.tokens], np.int64)
+        if self.tokens == "bytes":
+            return np.array([0] * self.skipped + [1] * 256, np.int64)
+        sizes = {UNKNOWN: -1, PADDING: 0}
+        return np.array([sizes.get(word, len(word.encode())) for word in self.words], np.int64)
 
     @functools.cached_property
     def _numbers(self) -> dict[str, int]:
@@ -55,6 +92,8 @@ class Vocabulary:
         """
         if isinstance(content, bytes):
             return np.frombuffer(content, np.uint8).astype(np.int64) + self.skipped
+        if self.pairs is not None:
+            return self.pairs.ids(content)
         known = self._numbers
         if self.tokens == "characters":
             # Each different character is looked up once.
@@ -78,20 +117,21 @@ def vocabulary_of(
 
     Raises:
         UsageError: An argument is out of its range.
+        MissingDependency: Byte pairs without the library `tokenizers`.
     """
     if tokens not in TOKENS:
         raise UsageError(f"{what} with tokens {brief(tokens)}; allowed: {', '.join(map(repr, TOKENS))}")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size <= len(special)):
         raise UsageError(f"{what} with vocabulary_size {brief(size)}; allowed: None or an integer above {len(special)}")
+    if tokens == "byte_pairs":
+        return _byte_pairs(what, contents, size)
     if tokens == "bytes":
         if size is not None:
             raise UsageError(
                 f"{what} with vocabulary_size {size} and tokens 'bytes'; allowed: None, which gives all 256"
             )
-        shown = [
-            chr(byte) if chr(byte).isascii() and chr(byte).isprintable() else f"\\x{byte:02x}" for byte in range(256)
-        ]
-        own = [name for name in special if name != "<unk>"]
+        shown = [_shown(bytes([byte])) for byte in range(256)]
+        own = [name for name in special if name != UNKNOWN]
         return Vocabulary(tokens=tokens, words=(*own, *shown), unknown=None, skipped=len(own))
     counts: Counter[str] = Counter()
     for content in contents:
@@ -103,8 +143,25 @@ def vocabulary_of(
         words = sorted(words)
     everything = (*special, *words)
     return Vocabulary(
-        tokens=tokens, words=everything, unknown=everything.index("<unk>") if "<unk>" in special else None
+        tokens=tokens, words=everything, unknown=everything.index(UNKNOWN) if UNKNOWN in special else None
     )
+
+
+def _byte_pairs(what: str, contents: Iterable[bytes | str], size: int | None) -> Vocabulary:
+    if size is None or size < 256:
+        raise UsageError(
+            f"{what} with vocabulary_size {size} and tokens 'byte_pairs'; allowed: an integer of at least 256, the "
+            "number of bytes; remedy: vocabulary_size=1024"
+        )
+    pairs = learned_byte_pairs((str(content) for content in contents), size)
+    return Vocabulary(
+        tokens="byte_pairs", words=tuple(_shown(token) for token in pairs.tokens), unknown=None, pairs=pairs
+    )
+
+
+def _shown(token: bytes) -> str:
+    """Bytes as a string: printable ASCII as it is, others as in Python."""
+    return "".join(chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}" for byte in token)
 
 
 def read_bytes(what: str, path: Path) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +11,18 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.files import absence, is_file, is_folder
 from deep5.core.progress import tracked
-from deep5.core.tensors import TensorSpec
-from deep5.training.dataset import ArrayDataset, Dataset, Splits, fitted, sample_ids
+from deep5.training.dataset import ArrayDataset, Splits
 from deep5.training.datasets.class_folders import class_split
-from deep5.training.datasets.splitting import check_limit, check_share, split_hash
-from deep5.training.datasets.text_files import PADDING, TOKENS, Vocabulary, read_bytes, read_text, vocabulary_of
+from deep5.training.datasets.splitting import check_share
+from deep5.training.datasets.text_files import PADDING, TOKENS, UNKNOWN, read_bytes, read_text, vocabulary_of
+from deep5.training.datasets.windows import check_length, unknown_tokens, window_splits
 from deep5.training.downloads import given_path
 
-__all__ = ["WindowDataset", "text", "text_folder"]
+__all__ = ["text", "text_folder"]
 
 _SUFFIXES = frozenset((".txt", ".text", ".md"))
-_UNKNOWN = "<unk>"
-_BLOCK = 1 << 22
-
-
-class WindowDataset(Dataset):
-    """Consecutive windows of tokens, each with the tokens that follow as its label.
-
-    Sample i has the tokens i * length to (i + 1) * length - 1 as `input`, and those one position later as `label`.
-
-    Args:
-        tokens: Token ids, shape (tokens,); may be memory-mapped.
-        length: Tokens of a window.
-        samples: The number of windows.
-    """
-
-    def __init__(self, tokens: np.ndarray, length: int, samples: int) -> None:
-        self._tokens, self._width, self._samples = tokens, length, samples
-        spec = TensorSpec(shape=(length,), dtype="int64")
-        self.specs = {"input": spec, "label": spec}
-
-    def __len__(self) -> int:
-        """Number of windows."""
-        return self._samples
-
-    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The windows with these indices; see `Dataset.batch`."""
-        begins = sample_ids(ids, len(self)) * self._width
-        windows = np.asarray(self._tokens[begins[:, None] + np.arange(self._width + 1)], dtype=np.int64)
-        return {"input": windows[:, :-1].copy(), "label": windows[:, 1:].copy()}
-
-    def labels(self, name: str = "label") -> np.ndarray | None:
-        """The label's tokens, shape (windows, length), or None for those of a mapped file; see `Dataset.labels`."""
-        if name != "label" or isinstance(self._tokens, np.memmap):
-            return None
-        return self._tokens[1 : self._samples * self._width + 1].reshape(self._samples, self._width)
-
-    def content_hash(self) -> str:
-        """SHA-256 of the tokens, their number and the length."""
-        digest = hashlib.sha256(f"{self._tokens.dtype} {len(self._tokens)} {self._width} {self._samples}\n".encode())
-        for begin in range(0, len(self._tokens), _BLOCK):
-            digest.update(np.ascontiguousarray(self._tokens[begin : begin + _BLOCK]).data)
-        return digest.hexdigest()
-
-    def cast(self, specs: Mapping[str, TensorSpec]) -> WindowDataset:
-        """This data set: token ids are not converted."""
-        fitted(self.specs, specs)
-        return self
+# A classifier's tokens: byte pairs serve a model of the text.
+_CUT = tuple(name for name in TOKENS if name != "byte_pairs")
 
 
 def text(
@@ -86,12 +40,13 @@ def text(
 
     Args:
         path: A file in UTF-8, or a list of files, which are joined.
-        tokens: "characters", "words" (between white space) or "bytes". Files of bytes are mapped, not read.
+        tokens: "characters", "words" (between white space), "bytes", or "byte_pairs": byte-level BPE, learned from the
+            training part, which has no unknown tokens. Files of bytes are mapped, not read.
         length: Tokens of a sample; a remainder at the end of a part is left out.
         vocabulary_size: The number of different tokens: of words or characters, the most frequent of the training part
-            are kept, and all others are <unk>; None: all of both parts.
+            are kept, and all others are <unk>; None: all of both parts. Byte pairs need a number, from 256.
         test_path: The test files; None: the end of the text.
-        test_share: Fraction of the tokens in that end.
+        test_share: Fraction in that end: of the bytes for "bytes", else of the characters.
         limit: The number of training samples to keep, from the first; None: all.
         test_limit: The same for the test samples.
 
@@ -101,6 +56,7 @@ def text(
     Raises:
         UsageError: A file is missing, empty, not UTF-8 (the message names line and byte) or too short, or an argument
             is out of its range.
+        MissingDependency: "byte_pairs" without the library `tokenizers`.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -115,8 +71,7 @@ def text(
     (array([[0, 1, 2, 3, 0, 1]]), array([[1, 2, 3, 0, 1, 2]]))
     """
     what = "text"
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise UsageError(f"{what} with length {brief(length)}; allowed: an integer of at least 1")
+    check_length(what, length)
     groups = [_paths(what, "path", path)]
     if test_path is not None:
         groups.append(_paths(what, "test_path", test_path))
@@ -129,39 +84,18 @@ def text(
         read = ["".join(read_text(what, one) for one in paths) for paths in groups]
         if test_path is None:
             read = _divided(what, read[0], tokens, test_share)
-        seen = read if vocabulary_size is None else read[:1]
-        vocabulary = vocabulary_of(what, seen, tokens, vocabulary_size, () if vocabulary_size is None else (_UNKNOWN,))
+        # Byte pairs are learned from the training part, whatever their number.
+        seen = read if vocabulary_size is None and tokens != "byte_pairs" else read[:1]
+        vocabulary = vocabulary_of(what, seen, tokens, vocabulary_size, () if vocabulary_size is None else (UNKNOWN,))
         streams = [vocabulary.ids(one) for one in read]
-    parts = []
-    for name, option, stream, most in zip(
-        ("training", "test"), ("limit", "test_limit"), streams, (limit, test_limit), strict=True
-    ):
-        count = (len(stream) - 1) // length
-        if count < 1:
-            raise UsageError(
-                f"{what}: the {name} part has {len(stream)} {tokens}; allowed: at least {length + 1}, one more than "
-                "length; remedy: a smaller length, or more text"
-            )
-        kept = check_limit(what, option, most, count) or count
-        parts.append(WindowDataset(stream, length, kept))
-    return Splits(
-        train=parts[0],
-        test=parts[1],
-        split_hash=split_hash(
-            *(np.array([len(stream), len(part)]) for stream, part in zip(streams, parts, strict=True))
-        ),
-        description={
-            "source": "text of " + " and ".join(", ".join(one.name for one in paths) for paths in groups),
-            "samples": {"train": len(parts[0]), "test": len(parts[1])},
-            "tokens": tokens,
-            "token_counts": {"train": len(streams[0]), "test": len(streams[1])},
-            "vocabulary_size": len(vocabulary.words),
-            "vocabulary": list(vocabulary.words),
-            "split": f"the last {test_share:g} of the text is the test" if test_path is None else "the files given",
-            "preparation": f"windows of {length} {tokens} without overlap; labels are those one position later",
-            "decisions": _unknown(vocabulary, streams),
-            "hash": "all tokens and the length of the windows",
-        },
+    return window_splits(
+        what,
+        streams,
+        vocabulary,
+        length=length,
+        limits=(limit, test_limit),
+        source="text of " + " and ".join(", ".join(one.name for one in paths) for paths in groups),
+        split=f"the last {test_share:g} of the text is the test" if test_path is None else "the files given",
     )
 
 
@@ -212,10 +146,9 @@ def text_folder(
            [2, 5, 3, 0, 0]]), 'label': array([0, 1])}
     """
     what, root = "text_folder", given_path("text_folder", folder)
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise UsageError(f"{what} with length {brief(length)}; allowed: an integer of at least 1")
-    if tokens not in TOKENS:
-        raise UsageError(f"{what} with tokens {brief(tokens)}; allowed: {', '.join(map(repr, TOKENS))}")
+    check_length(what, length)
+    if tokens not in _CUT:
+        raise UsageError(f"{what} with tokens {brief(tokens)}; allowed: {', '.join(map(repr, _CUT))}")
     found = class_split(
         what,
         root,
@@ -234,7 +167,7 @@ def text_folder(
         tracked(contents, f"{what}: building the vocabulary", len(names)),
         tokens,
         None if tokens == "bytes" else vocabulary_size,
-        (PADDING, _UNKNOWN),
+        (PADDING, UNKNOWN),
     )
     parts, streams = [], []
     cut = padded = 0
@@ -266,7 +199,7 @@ def text_folder(
                 for number, verb in ((cut, "cut at their end"), (padded, "padded with the id 0"))
                 if number
             ]
-            + _unknown(vocabulary, streams)
+            + unknown_tokens(vocabulary, streams)
             + found.decisions,
             "hash": "all token ids and labels",
         },
@@ -309,12 +242,3 @@ def _divided(what: str, content: str, tokens: str, share: float) -> list[str]:
     while tokens == "words" and cut > 0 and not content[cut - 1].isspace():
         cut -= 1
     return [content[:cut], content[cut:]]
-
-
-def _unknown(vocabulary: Vocabulary, streams: Sequence[np.ndarray]) -> list[str]:
-    if vocabulary.unknown is None:
-        return []
-    counts = [int((stream == vocabulary.unknown).sum()) for stream in streams]
-    found = " and ".join(f"{count} {part}" for count, part in zip(counts, ("training", "test"), strict=True) if count)
-    verb = "token is" if sum(counts) == 1 else "tokens are"
-    return [f"{found} {verb} not in the vocabulary: {_UNKNOWN}"] if found else []
