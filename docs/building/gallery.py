@@ -16,6 +16,7 @@ SECTIONS = {
     "Language and speech": ("text", "speech"),
     "Detection": ("detection",),
     "Agents": ("reinforcement",),
+    "Text": ("text",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
