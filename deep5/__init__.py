@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from deep5.metrics.communication import CommunicationShare as CommunicationShare
     from deep5.metrics.communication import CommunicationVolume as CommunicationVolume
     from deep5.metrics.communication import LoadImbalance as LoadImbalance
+    from deep5.metrics.confusion import F1 as F1
     from deep5.metrics.confusion import ConfusionMatrix as ConfusionMatrix
     from deep5.metrics.cost import Cost as Cost
     from deep5.metrics.decoded import BLEU as BLEU
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from deep5.metrics.overhead import Slowdown as Slowdown
     from deep5.metrics.repeatability import Repeatability as Repeatability
     from deep5.metrics.returns import MeanReturn as MeanReturn
+    from deep5.metrics.roc_auc import ROCAUC as ROCAUC
     from deep5.metrics.sampling import SamplingBias as SamplingBias
     from deep5.metrics.staleness import Staleness as Staleness
     from deep5.metrics.time import StepLatency as StepLatency
@@ -392,6 +394,7 @@ _METRICS = {
     "Cost": "metrics.cost",
     "Energy": "metrics.energy",
     "EpochsToAccuracy": "metrics.accuracy",
+    "F1": "metrics.confusion",
     "FinalTestAccuracy": "metrics.generalisation",
     "GeneralisationGap": "metrics.generalisation",
     "LoadImbalance": "metrics.communication",
@@ -404,6 +407,7 @@ _METRICS = {
     "PhonemeErrorRate": "metrics.decoded",
     "Perplexity": "metrics.likelihood",
     "Repeatability": "metrics.repeatability",
+    "ROCAUC": "metrics.roc_auc",
     "RightResults": "metrics.collective",
     "SamplingBias": "metrics.sampling",
     "Slowdown": "metrics.overhead",

@@ -33,7 +33,7 @@ All = Mapping[str, Rows]
 _LAST = (
     "test_accuracy", "test_loss", "wall_clock_time", "final_test_accuracy", "generalisation_gap", "training_accuracy",
     "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results", "phoneme_error_rate",
-    "word_error_rate", "bleu", "chrf", "mean_return", "bits_per_byte", "perplexity",
+    "word_error_rate", "bleu", "chrf", "mean_return", "bits_per_byte", "perplexity", "f1", "roc_auc",
 )  # fmt: skip
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias")
 # Other metrics for which no interval is derived.
@@ -49,7 +49,7 @@ _MIDDLE = ("operator_time", "bare_ratio", "operator_cost")
 _RECORDED = ("step_latency", "training_loss", "throughput")
 _SIZES = "batch_size"
 # Metrics evaluated once per epoch, whose value is that of the epoch that the recipe names: the last.
-_JUDGED = ("test_accuracy", "test_loss", "top_k", "mean_average_precision", "mean_return", "bits_per_byte", "perplexity")
+_JUDGED = ("test_accuracy", "test_loss", "top_k", "mean_average_precision", "mean_return", "bits_per_byte", "perplexity", "f1", "roc_auc")
 
 
 @dataclass(frozen=True, kw_only=True)

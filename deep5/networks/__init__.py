@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import attention_seq2seq as attention_seq2seq
     from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import densenet121 as densenet121
+    from deep5.networks.zoo import dlrm as dlrm
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
     from deep5.networks.zoo import inception as inception
@@ -73,6 +74,7 @@ _HOME = {
     "center_net": "deep5.networks.zoo",
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",
+    "dlrm": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.edit.builder",
     "googlenet": "deep5.networks.zoo",
     "gpt": "deep5.networks.zoo",

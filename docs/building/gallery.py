@@ -17,6 +17,7 @@ SECTIONS = {
     "Detection": ("detection",),
     "Agents": ("reinforcement",),
     "Text": ("text",),
+    "Recommendation": ("recommendation",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),

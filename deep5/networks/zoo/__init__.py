@@ -9,6 +9,7 @@ from deep5.networks.zoo.decoder import gpt
 from deep5.networks.zoo.dense import densenet121
 from deep5.networks.zoo.encoder import transformer
 from deep5.networks.zoo.plain import alexnet, vgg
+from deep5.networks.zoo.recommendation import dlrm
 from deep5.networks.zoo.recurrent import lstm, lstm_language_model
 from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
 from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
@@ -20,6 +21,7 @@ __all__ = [
     "attention_seq2seq",
     "center_net",
     "densenet121",
+    "dlrm",
     "googlenet",
     "gpt",
     "inception",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
     from deep5.training.datasets.coco_files import coco as coco
+    from deep5.training.datasets.click_log import clicks as clicks
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
     from deep5.training.datasets.hub_tables import hugging_face as hugging_face
@@ -47,6 +48,7 @@ _HOME = {
     "cifar100": "deep5.training.datasets.cifar",
     "coco": "deep5.training.datasets.coco_files",
     "digit_canvases": "deep5.training.datasets.canvases",
+    "clicks": "deep5.training.datasets.click_log",
     "digits": "deep5.training.datasets.uci_digits",
     "environment": "deep5.training.reinforcement.environment",
     "docstrings": "deep5.training.datasets.library_docstrings",

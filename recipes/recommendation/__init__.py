@@ -1,0 +1,1 @@
+"""Recipes of recommendation: predict what users choose."""

@@ -1,0 +1,42 @@
+"""Recipes of supervised learning beside image classification: they run on every framework and pass the audit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from deep5.audit import audit
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute
+
+NAMES = ("recommendation_dlrm",)
+FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        pytest.param(name, framework, marks=pytest.mark.slow if framework in ("tensorflow", "jax") else ())
+        for name in NAMES
+        for framework in FRAMEWORKS
+    ],
+)
+def test_the_smoke_size_runs_on_each_framework(name: str, framework: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name).at_size("smoke").with_settings({"framework": framework})
+    result = execute(recipe, out=tmp_path)
+    assert result.status == "success"
+    (goal, *_) = (metric.name for metric, _ in recipe.metrics)
+    assert math.isfinite(result.metric(goal))
+    losses = [row.value for row in result.samples()["training_loss"]]
+    assert all(map(math.isfinite, losses))
+    assert [str(finding) for finding in audit([result.folder]).findings] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_goal_is_reached(name: str, tmp_path: Path) -> None:
+    """At full size with a seed other than the recipe's; times are not those of a quiet machine."""
+    result = execute(load_recipe(name).with_settings({"seed": 7}), out=tmp_path)
+    assert result.verdicts[0].word == "passed"
