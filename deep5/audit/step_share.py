@@ -36,7 +36,9 @@ _READ = {
     "test_accuracy", "test_loss", "training_loss", "wall_clock_time", "time_to_accuracy", "epochs_to_accuracy",
     "throughput", "step_latency", "peak_memory", "utilisation",
 }  # fmt: skip
-_IN_MEMORY = ("synthetic", "clicks", "digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+_IN_MEMORY = (
+    "synthetic", "block_model", "clicks", "digits", "karate_club", "mnist", "fashion_mnist", "cifar10", "cifar100",
+)  # fmt: skip
 _BESIDES = ("train_transforms", "prefetch", "scheme")
 
 

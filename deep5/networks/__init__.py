@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import dlrm as dlrm
+    from deep5.networks.zoo import gcn as gcn
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
     from deep5.networks.zoo import inception as inception
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import ssd as ssd
     from deep5.networks.zoo import transformer as transformer
     from deep5.networks.zoo import vgg as vgg
+    from deep5.networks.zoo import vit as vit
     from deep5.networks.zoo import wide_resnet as wide_resnet
 
 _HOME = {
@@ -75,6 +77,7 @@ _HOME = {
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",
     "dlrm": "deep5.networks.zoo",
+    "gcn": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.edit.builder",
     "googlenet": "deep5.networks.zoo",
     "gpt": "deep5.networks.zoo",
@@ -102,6 +105,7 @@ _HOME = {
     "transformer": "deep5.networks.zoo",
     "unfit_convolutions": "deep5.networks.transforms.convolution_algorithms",
     "vgg": "deep5.networks.zoo",
+    "vit": "deep5.networks.zoo",
     "wide_resnet": "deep5.networks.zoo",
     "with_precision": "deep5.networks.transforms.precision",
     "zeros": "deep5.networks.edit.builder",

@@ -17,6 +17,7 @@ SECTIONS = {
     "Detection": ("detection",),
     "Agents": ("reinforcement",),
     "Text": ("text",),
+    "Graphs": ("graph",),
     "Recommendation": ("recommendation",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.core.errors import UsageError
-from deep5.networks import Network, dlrm
+from deep5.networks import Network, dlrm, gcn
 
 DRAW = np.random.default_rng(0)
 # float64, some hundred operations on numbers of about one.
@@ -119,3 +119,70 @@ def test_bad_arguments_of_dlrm(arguments: dict[str, Any], message: str) -> None:
 def test_dlrm_without_hidden_layers() -> None:
     network = dlrm(numeric=2, tables=(3,), width=2, bottom=(), top=())
     assert [name for name in network.parameter_specs if name.endswith("weight")] == ["bottom0.weight", "top0.weight"]
+
+
+# The graph convolutional network
+
+
+def graph_batch(size: int = 2, nodes: int = 6) -> dict[str, Any]:
+    edges = np.triu(DRAW.random((size, nodes, nodes)) < 0.4, 1)
+    label = DRAW.integers(0, 3, (size, nodes))
+    label[:, 1] = -1  # a node without a label
+    adjacency = (edges | edges.transpose(0, 2, 1)).astype(np.float64)
+    return {"input": DRAW.standard_normal((size, nodes, 4)), "adjacency": adjacency, "label": label}
+
+
+GRAPH: dict[str, Any] = {"nodes": 6, "features": 4, "hidden": 5, "classes": 3, "dropout": 0.0, "seed": 1}
+
+
+def test_gcn_is_the_papers() -> None:
+    """Kipf and Welling, equation 9, with the matrices written out."""
+    network, feed = gcn(**GRAPH, dtype="float64"), graph_batch()
+    logits = []
+    for x, adjacency in zip(feed["input"], feed["adjacency"], strict=True):
+        looped = adjacency + np.eye(6)
+        root = np.diag(looped.sum(axis=1) ** -0.5)
+        normalized = root @ looped @ root
+        hidden = np.maximum(normalized @ x @ network.initial("layer0.weight"), 0)
+        logits.append(normalized @ hidden @ network.initial("layer1.weight"))
+    found = by_onnx(network, feed)
+    np.testing.assert_allclose(found["logits"], logits, **CLOSE)
+    chance = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    known = feed["label"] >= 0
+    losses = -np.log(np.take_along_axis(chance[known], feed["label"][known][:, None], axis=-1))
+    np.testing.assert_allclose(found["loss"], losses.mean(), **CLOSE)
+
+
+def test_gcn_in_both_types() -> None:
+    runtimes_agree(gcn(**GRAPH), gcn(**GRAPH, dtype="float64"), graph_batch())
+
+
+def test_gcn_drops_features_of_both_layers() -> None:
+    kinds = [node.op_type for node in gcn(**GRAPH | {"dropout": 0.5}).nodes]
+    assert kinds.count("Dropout") == 2
+    # Cora: 1433 features, 16 hidden, 7 classes (section 5.2 and table 1).
+    assert sum(spec.size for spec in gcn().parameter_specs.values()) == 1433 * 16 + 16 * 7
+
+
+def test_nodes_without_a_label_have_no_gradient_and_do_not_count() -> None:
+    executor = d5.framework("reference").executor(gcn(**GRAPH, dtype="float64"))
+    feed = graph_batch(1)
+    feed["adjacency"][:] = 0  # so that a node's logits depend on its own features only
+    executor.inference_and_backprop(feed, wrt=["input"])
+    gradient = d5.to_numpy(executor.gradients()["input"])
+    assert (gradient[0, 1] == 0).all()
+    assert (np.abs(gradient[0, [0, 2]]).sum(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nodes": 0}, "got nodes = 0; allowed: an integer of at least 1"),
+        ({"hidden": True}, "got hidden = True; allowed: an integer"),
+        ({"dropout": 1.0}, r"got dropout = 1\.0; allowed: a number from 0"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'"),
+    ],
+)
+def test_bad_arguments_of_gcn(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        gcn(**arguments)

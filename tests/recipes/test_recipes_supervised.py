@@ -11,7 +11,7 @@ from deep5.audit import audit
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
 
-NAMES = ("recommendation_dlrm",)
+NAMES = ("graph_block_model", "graph_karate_club", "recommendation_dlrm")
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 

@@ -8,6 +8,7 @@ from deep5.networks.zoo.compact import mobilenet_v2, squeezenet
 from deep5.networks.zoo.decoder import gpt
 from deep5.networks.zoo.dense import densenet121
 from deep5.networks.zoo.encoder import transformer
+from deep5.networks.zoo.graph import gcn
 from deep5.networks.zoo.plain import alexnet, vgg
 from deep5.networks.zoo.recommendation import dlrm
 from deep5.networks.zoo.recurrent import lstm, lstm_language_model
@@ -15,6 +16,7 @@ from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
 from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
 from deep5.networks.zoo.sequence import attention_seq2seq
 from deep5.networks.zoo.ssd import ssd
+from deep5.networks.zoo.vision_transformer import vit
 
 __all__ = [
     "alexnet",
@@ -22,6 +24,7 @@ __all__ = [
     "center_net",
     "densenet121",
     "dlrm",
+    "gcn",
     "googlenet",
     "gpt",
     "inception",
@@ -41,5 +44,6 @@ __all__ = [
     "ssd",
     "transformer",
     "vgg",
+    "vit",
     "wide_resnet",
 ]

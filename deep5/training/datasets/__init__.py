@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from deep5.training.datasets.click_log import clicks as clicks
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
+    from deep5.training.datasets.graphs import block_model as block_model
+    from deep5.training.datasets.graphs import karate_club as karate_club
     from deep5.training.datasets.hub_tables import hugging_face as hugging_face
     from deep5.training.datasets.idx import fashion_mnist as fashion_mnist
     from deep5.training.datasets.idx import mnist as mnist
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 _HOME = {
     "arrays": "deep5.training.datasets.numpy_files",
     "audio_folder": "deep5.training.datasets.audio",
+    "block_model": "deep5.training.datasets.graphs",
     "cifar10": "deep5.training.datasets.cifar",
     "cifar100": "deep5.training.datasets.cifar",
     "coco": "deep5.training.datasets.coco_files",
@@ -57,6 +60,7 @@ _HOME = {
     "hugging_face": "deep5.training.datasets.hub_tables",
     "image_folder": "deep5.training.datasets.folders",
     "imagenet": "deep5.training.datasets.ilsvrc",
+    "karate_club": "deep5.training.datasets.graphs",
     "mnist": "deep5.training.datasets.idx",
     "pronunciations": "deep5.training.datasets.spoken_words",
     "synthetic": "deep5.training.datasets.class_templates",

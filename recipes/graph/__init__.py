@@ -1,0 +1,1 @@
+"""Recipes on graphs: classify nodes."""
