@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar10 as cifar10
     from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
-    from deep5.training.datasets.coco_files import coco as coco
     from deep5.training.datasets.click_log import clicks as clicks
+    from deep5.training.datasets.coco_files import coco as coco
     from deep5.training.datasets.folders import image_folder as image_folder
     from deep5.training.datasets.generated_files import synthetic_files as synthetic_files
     from deep5.training.datasets.graphs import block_model as block_model
