@@ -23,7 +23,7 @@ __all__ = ["check_data", "check_description", "check_own_network", "check_weight
 
 _FILE = "dataset.json"
 # Arguments of the digits that read no file; the maximum image size.
-_ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int}
+_ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int, "labels": bool}
 _LARGEST_IMAGE = 64
 # Operators with continuous derivatives: those of LeNet with tanh, the smooth one of deep5's recipes.
 _SMOOTH = {
@@ -156,7 +156,7 @@ def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any]
     arguments = parts.get("dataset_kwargs") or {}
     fits = parts.get("dataset") == "digits" and isinstance(arguments, Mapping) and arguments.keys() <= _ARGUMENTS.keys()
     if not fits or not all(
-        value is None or (isinstance(value, _ARGUMENTS[key]) and not isinstance(value, bool))
+        value is None or (isinstance(value, _ARGUMENTS[key]) and isinstance(value, bool) == (_ARGUMENTS[key] is bool))
         for key, value in arguments.items()
     ):
         return None, ()

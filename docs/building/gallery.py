@@ -17,6 +17,7 @@ SECTIONS = {
     "Detection": ("detection",),
     "Agents": ("reinforcement",),
     "Text": ("text",),
+    "Reconstruction": ("generation",),
     "Graphs": ("graph",),
     "Recommendation": ("recommendation",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),

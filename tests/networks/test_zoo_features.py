@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.core.errors import UsageError
-from deep5.networks import Network, dlrm, gcn
+from deep5.networks import Network, autoencoder, dlrm, gcn
 
 DRAW = np.random.default_rng(0)
 # float64, some hundred operations on numbers of about one.
@@ -186,3 +186,46 @@ def test_nodes_without_a_label_have_no_gradient_and_do_not_count() -> None:
 def test_bad_arguments_of_gcn(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         gcn(**arguments)
+
+
+# The autoencoder
+
+CODE: dict[str, Any] = {"image": 3, "channels": 2, "hidden": (7, 5), "bottleneck": 2, "seed": 1}
+
+
+def test_autoencoder_is_the_layers_in_turn() -> None:
+    network = autoencoder(**CODE, dtype="float64")
+    x = DRAW.standard_normal((4, 2, 3, 3))
+    found, y = by_onnx(network, {"input": x}), x.reshape(4, 18)
+    for part in ("encoder", "decoder"):
+        for index in range(3):
+            y = dense(network, y, f"{part}{index}")
+            y = np.maximum(y, 0) if index < 2 else y
+        assert y.shape == (4, 2 if part == "encoder" else 18)
+    np.testing.assert_allclose(found["reconstruction"], y.reshape(x.shape), **CLOSE)
+    np.testing.assert_allclose(found["loss"], np.square(y - x.reshape(4, 18)).mean(), **CLOSE)
+
+
+def test_autoencoder_in_both_types() -> None:
+    runtimes_agree(autoencoder(**CODE), autoencoder(**CODE, dtype="float64"), {"input": DRAW.random((4, 2, 3, 3))})
+
+
+def test_autoencoder_has_the_sizes_of_the_paper() -> None:
+    weights = [spec.shape for name, spec in autoencoder().parameter_specs.items() if name.endswith("weight")]
+    encoder = [(1000, 784), (500, 1000), (250, 500), (30, 250)]
+    assert weights == [*encoder, *((into, out) for out, into in reversed(encoder))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden": 64}, "got hidden = 64; allowed: a sequence of sizes"),
+        ({"hidden": (64, 0)}, r"got hidden\[1\] = 0; allowed: an integer of at least 1"),
+        ({"bottleneck": 0}, "got bottleneck = 0; allowed: an integer"),
+        ({"image": "8"}, "got image = '8'; allowed: an integer"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'"),
+    ],
+)
+def test_bad_arguments_of_the_autoencoder(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        autoencoder(**arguments)

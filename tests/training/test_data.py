@@ -58,6 +58,15 @@ def test_the_embedded_file_is_scikit_learns_in_its_order() -> None:
     np.testing.assert_array_equal(labels, load_digits().target)
 
 
+def test_digits_without_labels_are_the_same_images() -> None:
+    labeled, plain = digits(size=8), digits(size=8, labels=False)
+    for one, other in ((labeled.train, plain.train), (labeled.test, plain.test)):
+        assert list(other.specs) == ["input"]
+        np.testing.assert_array_equal(everything(one)["input"], everything(other)["input"])
+    assert labeled.split_hash == plain.split_hash
+    assert labeled.train.content_hash() != plain.train.content_hash()
+
+
 def test_the_split_is_stratified_disjoint_and_complete() -> None:
     splits = digits(size=8)
     assert len(splits.train) + len(splits.test) == 1797
@@ -105,6 +114,7 @@ def test_no_class_is_empty_in_either_part(share: float) -> None:
         ({"test_share": 0}, "digits with test_share 0; allowed: a number between 0 and 1"),
         ({"test_share": 1.0}, "digits with test_share"),
         ({"test_share": "0.2"}, "digits with test_share '0.2'"),
+        ({"labels": 0}, "digits with labels 0; allowed: True or False"),
         ({"limit": 0}, "digits with limit 0; allowed: None or an integer from 1 to 1"),
         ({"limit": True}, "digits with limit True"),
         ({"limit": 2000}, "digits with limit 2000; allowed: None or an integer from 1 to 14"),

@@ -1,6 +1,7 @@
 """Predefined networks, each a function of sizes, loss, dtype and seed."""
 
 from deep5.networks.zoo.agents import policy_network, q_network
+from deep5.networks.zoo.bottleneck import autoencoder
 from deep5.networks.zoo.branched import googlenet, inception
 from deep5.networks.zoo.center_net import center_net
 from deep5.networks.zoo.classical import lenet, mlp
@@ -22,6 +23,7 @@ __all__ = [
     "alexnet",
     "attention_seq2seq",
     "center_net",
+    "autoencoder",
     "densenet121",
     "dlrm",
     "gcn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "loss_of",
     "normalised",
     "pooled_flat",
+    "stacked_linear",
 ]
 
 _DTYPES = ("float32", "float64")
@@ -73,6 +75,16 @@ def linear(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, int], ini
 
     weight, bias = build.parameter(f"{name}.weight", sizes, init), build.parameter(f"{name}.bias", sizes[:1], zeros)
     return build.op("Gemm", x, weight, bias, transB=1)
+
+
+def stacked_linear(build: NetworkBuilder, x: Any, name: str, sizes: Sequence[int]) -> Any:
+    """Fully connected layers on (N, sizes[0]), He-normal, with ReLU in between and none after the last."""
+    from deep5.networks.edit.builder import he_normal
+
+    for index, (into, out) in enumerate(itertools.pairwise(sizes)):
+        x = build.op("Relu", x) if index else x
+        x = linear(build, x, f"{name}{index}", (out, into), he_normal)
+    return x
 
 
 def convolution(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deep5.core.errors import UsageError
-from deep5.networks.zoo.parts import check_arguments, linear
+from deep5.networks.zoo.parts import check_arguments, stacked_linear
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from deep5.networks.edit.builder import NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = ["dlrm"]
@@ -80,7 +78,7 @@ def dlrm(
     x, categories = build.input("numeric", ("N", numeric)), build.input("categories", ("N", len(tables)), "int64")
     build.input("label", ("N",), "int64")
 
-    x = build.op("Relu", _dense(build, x, "bottom", (numeric, *bottom, width)))
+    x = build.op("Relu", stacked_linear(build, x, "bottom", (numeric, *bottom, width)))
     vectors = [x]
     for index, size in enumerate(tables):
         table = build.parameter(f"embedding{index}", (size, width), _uniform)
@@ -94,19 +92,9 @@ def dlrm(
     rows, columns = np.tril_indices(count, -1)
     below = build.op("Gather", flat, build.constant("below_diagonal", rows * count + columns), axis=1)
     x = build.op("Concat", x, below, axis=1)
-    x = _dense(build, x, "top", (width + len(rows), *top, 1))
+    x = stacked_linear(build, x, "top", (width + len(rows), *top, 1))
     logits = build.op("Reshape", x, build.constant("one_score", np.array([-1])))
     return build.network({"logits": logits}).add_loss("logits", "binary_cross_entropy")
-
-
-def _dense(build: NetworkBuilder, x: Any, name: str, sizes: Sequence[int]) -> Any:
-    """Fully connected layers with ReLU in between, none after the last."""
-    from deep5.networks.edit.builder import he_normal
-
-    for index, (into, out) in enumerate(itertools.pairwise(sizes)):
-        x = build.op("Relu", x) if index else x
-        x = linear(build, x, f"{name}{index}", (out, into), he_normal)
-    return x
 
 
 def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -14,7 +14,9 @@ from deep5.training.datasets.splitting import stratified
 __all__ = ["digits", "enlarge"]
 
 
-def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limit: int | None = None) -> Splits:
+def digits(
+    *, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limit: int | None = None, labels: bool = True
+) -> Splits:
     """1797 real 8 x 8 images of handwritten digits, upsampled bilinearly; values in [0, 1].
 
     Args:
@@ -22,9 +24,10 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
         test_share: Fraction of each class in the test set, in (0, 1).
         split_seed: The seed of the stratified split.
         limit: The number of training samples to keep (the first of the split, balanced by class); None: all.
+        labels: Whether samples have their class; an autoencoder takes none. The samples are the same.
 
     Returns:
-        Samples `input` float32 (1, size, size) and `label` int64 ().
+        Samples `input` float32 (1, size, size) and, with labels, `label` int64 ().
 
     Raises:
         UsageError: An argument is out of its range.
@@ -46,19 +49,22 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
         raise UsageError(f"digits of size {size!r}; allowed: an integer of at least 8")
     if not (isinstance(test_share, (int, float)) and 0.0 < test_share < 1.0):
         raise UsageError(f"digits with test_share {test_share!r}; allowed: a number between 0 and 1")
+    if not isinstance(labels, bool):
+        raise UsageError(f"digits with labels {labels!r:.60}; allowed: True or False")
     with (files("deep5.training.datasets") / "digits.npz").open("rb") as file:
         archive = np.load(file, allow_pickle=False)
-        raw, labels = archive["images"], archive["labels"].astype(np.int64)
+        raw, classes = archive["images"], archive["labels"].astype(np.int64)
     images = enlarge(raw.astype(np.float32) / np.float32(16), size)[:, None]
 
-    train, test = stratified(labels, test_share, split_seed)
+    train, test = stratified(classes, test_share, split_seed)
     if limit is not None:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= len(train):
             raise UsageError(f"digits with limit {limit!r}; allowed: None or an integer from 1 to {len(train)}")
         train = train[:limit]
+    parts = {"input": images, **({"label": classes} if labels else {})}
     return Splits(
-        train=ArrayDataset({"input": images[train], "label": labels[train]}),
-        test=ArrayDataset({"input": images[test], "label": labels[test]}),
+        train=ArrayDataset({name: part[train] for name, part in parts.items()}),
+        test=ArrayDataset({name: part[test] for name, part in parts.items()}),
         split_hash=hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest(),
         description={
             "source": "UCI Optical recognition of handwritten digits, test part",

@@ -1,0 +1,1 @@
+"""Recipes of generation and reconstruction."""
