@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from deep5.networks.transforms.precision import with_precision as with_precision
     from deep5.networks.zoo import alexnet as alexnet
     from deep5.networks.zoo import attention_seq2seq as attention_seq2seq
-    from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import autoencoder as autoencoder
+    from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import dlrm as dlrm
     from deep5.networks.zoo import gcn as gcn

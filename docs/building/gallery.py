@@ -12,14 +12,12 @@ from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
-    "Training": ("digits", "cifar10", "imagenet", "optimizer"),
+    "Training": ("digits", "cifar10", "imagenet", "optimizer", "vision"),
     "Language and speech": ("text", "speech"),
     "Detection": ("detection",),
+    "Recommendation and graphs": ("recommendation", "graph"),
+    "Generation": ("generation",),
     "Agents": ("reinforcement",),
-    "Text": ("text",),
-    "Reconstruction": ("generation",),
-    "Graphs": ("graph",),
-    "Recommendation": ("recommendation",),
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),

@@ -26,7 +26,7 @@ MUTABLE = {
     "device": "cpu",
     "optimizer": "adam",
     "optimizer_kwargs": {"lr": 0.005},
-    "schedules": {"lr": d5.OneCycle(0.001, 0.005, 0.00005, anneal="cos", rise=0.25, epochs=15)},
+    "schedules": {"lr": d5.OneCycle(0.001, 0.005, 0.00005, anneal="cos", rise=0.25)},
     "seed": 0,
 }
 

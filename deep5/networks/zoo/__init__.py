@@ -22,8 +22,8 @@ from deep5.networks.zoo.vision_transformer import vit
 __all__ = [
     "alexnet",
     "attention_seq2seq",
-    "center_net",
     "autoencoder",
+    "center_net",
     "densenet121",
     "dlrm",
     "gcn",
