@@ -189,6 +189,15 @@ def test_names_that_the_network_lacks(metric: Any) -> None:
             trained(Sized(samples()), metric(**settings))
 
 
+def test_a_checkpoint_holds_sums_and_not_the_data_set() -> None:
+    _, (bits,) = trained(Sized(samples()), d5.BitsPerByte())
+    again = d5.BitsPerByte().observer()
+    state = bits.state_dict()
+    assert "_token_bytes" not in state
+    again.load_state_dict(state)
+    assert again.value() == bits.value()
+
+
 def test_goals() -> None:
     assert parse_goal(d5.Perplexity(), "<= 4.5").met(4.5)
     assert not parse_goal(d5.BitsPerByte(), "<= 2 bit/B").met(math.nan)

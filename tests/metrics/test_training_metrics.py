@@ -467,6 +467,7 @@ SAVED: list[Metric] = [
     d5.TestAccuracy(),
     d5.TrainingAccuracy(),
     d5.TopK(2),
+    d5.Perplexity(),
     d5.ConfusionMatrix(),
     d5.F1(),
     d5.EpochsToAccuracy(25),

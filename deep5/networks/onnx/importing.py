@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -102,9 +102,11 @@ def _imported(
     again: bool = False,  # the first time ONNX refused what an If hid
 ) -> Imported:
     stated, fed = stated_by_file(proto), _defaults(proto)
+    order = {tensor.name: place for place, tensor in enumerate(proto.graph.initializer)}
     weights = [_tensor(what, tensor, folder) for tensor in _take_weights(what, proto)]
     check_widths(what, nodes_of(proto))
     model, dropped = _inferred(what, proto, weights)
+    _restore_order(model.graph, order)
     if not again:
         _warn_of(what, dropped)
     check_element_types(model, what)
@@ -249,7 +251,7 @@ def _tensor(what: str, proto: onnx.TensorProto, folder: Path | None) -> ir.Tenso
 
 
 def _put_weights(model: ir.Model, weights: Sequence[ir.TensorProtocol]) -> None:
-    """Put the weights back, before the small ones; initial values are no longer inputs."""
+    """Put the weights back; initial values are no longer inputs."""
     graph = model.graph
     values = {value.name: value for value in graph.inputs}
     small = list(graph.initializers.values())
@@ -262,6 +264,13 @@ def _put_weights(model: ir.Model, weights: Sequence[ir.TensorProtocol]) -> None:
     fed = [value for value in graph.inputs if value.name not in graph.initializers]
     graph.inputs.clear()
     graph.inputs.extend(fed)
+
+
+def _restore_order(graph: ir.Graph, order: Mapping[str, int]) -> None:
+    """Put initial values in the order of the file, on which a network's hash depends; those made since come last."""
+    values = sorted(graph.initializers.values(), key=lambda value: order.get(str(value.name), len(order)))
+    graph.initializers.clear()
+    graph.initializers.update((str(value.name), value) for value in values)
 
 
 def _name_nodes(graph: ir.Graph) -> None:

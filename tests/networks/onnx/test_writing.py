@@ -89,3 +89,11 @@ def test_half_a_gigabyte_is_held_little_more_than_twice(tmp_path: Path) -> None:
     assert found["size"] > 500
     assert found["loaded"] <= 1.1 * found["size"], found
     assert found["peak"] - found["loaded"] <= 1.2 * found["size"], found
+
+
+def test_constants_keep_their_order_whatever_their_size() -> None:
+    """A causal mask of 32 tokens is large enough to be handled as a weight, and follows constants that are not."""
+    network = d5.networks.gpt(vocabulary=8, length=32, width=4, heads=1, layers=1)
+    read = Network.from_onnx(network.to_onnx())
+    assert list(read.constants) == list(network.constants)
+    assert read.structure_hash() == network.structure_hash()
