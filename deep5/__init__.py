@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
     from deep5.metrics.likelihood import BitsPerByte as BitsPerByte
     from deep5.metrics.likelihood import Perplexity as Perplexity
+    from deep5.metrics.label_errors import LabelErrorRate as LabelErrorRate
     from deep5.metrics.loss import TestLoss as TestLoss
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
     from deep5.metrics.mean_average_precision import MeanAveragePrecision as MeanAveragePrecision
@@ -397,6 +398,7 @@ _METRICS = {
     "F1": "metrics.confusion",
     "FinalTestAccuracy": "metrics.generalisation",
     "GeneralisationGap": "metrics.generalisation",
+    "LabelErrorRate": "metrics.label_errors",
     "LoadImbalance": "metrics.communication",
     "OperatorCost": "metrics.operator_time",
     "OperatorCoverage": "metrics.operator_time",

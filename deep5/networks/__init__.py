@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import attention_seq2seq as attention_seq2seq
     from deep5.networks.zoo import autoencoder as autoencoder
     from deep5.networks.zoo import center_net as center_net
+    from deep5.networks.zoo import deep_speech as deep_speech
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import dlrm as dlrm
     from deep5.networks.zoo import gcn as gcn
@@ -77,6 +78,7 @@ _HOME = {
     "center_net": "deep5.networks.zoo",
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "autoencoder": "deep5.networks.zoo",
+    "deep_speech": "deep5.networks.zoo",
     "densenet121": "deep5.networks.zoo",
     "dlrm": "deep5.networks.zoo",
     "gcn": "deep5.networks.zoo",

@@ -16,6 +16,7 @@ from deep5.networks.zoo.recurrent import lstm, lstm_language_model
 from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
 from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
 from deep5.networks.zoo.sequence import attention_seq2seq
+from deep5.networks.zoo.speech import deep_speech
 from deep5.networks.zoo.ssd import ssd
 from deep5.networks.zoo.vision_transformer import vit
 
@@ -24,6 +25,7 @@ __all__ = [
     "attention_seq2seq",
     "autoencoder",
     "center_net",
+    "deep_speech",
     "densenet121",
     "dlrm",
     "gcn",
