@@ -62,7 +62,8 @@ def log_mel(
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     power = np.abs(np.fft.rfft(frames * hann)) ** 2
     energies = power @ mel_filters(bands, window, rate).T
-    return np.log(np.maximum(energies, _FLOOR)).astype(np.float32)
+    features: np.ndarray = np.log(np.maximum(energies, _FLOOR)).astype(np.float32)
+    return features
 
 
 def mel_filters(bands: int, window: int, rate: int) -> np.ndarray:
@@ -85,8 +86,8 @@ def mel_filters(bands: int, window: int, rate: int) -> np.ndarray:
     References:
         Young et al., The HTK Book 3.4, Cambridge University 2006, section 5.4 and equation 5.13.
 
-    >>> mel_filters(3, 16, 8000).round(2)[0].tolist()  # corners at 0, 459, 1218, 2475 and 4000 Hz…
-    [0.0, 0.94, 0.32, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    >>> mel_filters(3, 16, 8000).round(2)[0].tolist()  # from 0 Hz by 427 to 1114 Hz
+    [0.0, 0.89, 0.17, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
     for name, number in (("bands", bands), ("window", window), ("rate", rate)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -1,4 +1,4 @@
-"""Vowels from log-mel features by connectionist temporal classification, to at most 10 % wrong labels.
+"""Vowels from log-mel features by connectionist temporal classification, to at most 20 % wrong labels.
 
 Sequences of 3 to 8 vowels, synthesized by the rule of `spoken_vowels`. Vowels of the right number, drawn at random,
 have an error rate of about 80 %, and no vowels one of 100 %. Minutes on two cores.
@@ -10,10 +10,10 @@ FIXED = {
     "model": "deep_speech",
     "model_kwargs": {"features": 40, "classes": 11, "most": 8, "stride": 3, "width": 64, "layers": 2},
     "dataset": "spoken_vowels",
-    "dataset_kwargs": {"train": 1500, "test": 200, "most": 8},
+    "dataset_kwargs": {"train": 3000, "test": 200, "most": 8},
     "train_sampler": "bucket",
     "validation_sampler": "ordered",
-    "epochs": 18,
+    "epochs": 8,
 }
 
 MUTABLE = {
@@ -27,7 +27,7 @@ MUTABLE = {
 }
 
 METRICS = [
-    (d5.LabelErrorRate(), "<= 10 %"),
+    (d5.LabelErrorRate(), "<= 20 %"),
     (d5.TestLoss(), None),
     (d5.TrainingLoss(), None),
     (d5.WallClockTime(), None),

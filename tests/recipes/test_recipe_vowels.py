@@ -28,7 +28,7 @@ def test_the_smoke_size_learns(framework: str, tmp_path: Path) -> None:
 
 def test_the_goal_is_far_from_random_vowels() -> None:
     """About 80 %, which the tests of the data set measure."""
-    assert str(load_recipe(NAME).metrics[0][1]) == "<= 10"
+    assert str(load_recipe(NAME).metrics[0][1]) == "<= 20"
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def spoken_vowels(
     {'input': 'float32[length, 40]', 'labels': 'int64[8]', 'label_length': 'int64[]', 'input_length': 'int64[]'}
     >>> sample = data.train.batch(np.array([0]))
     >>> [data.description["classes"][vowel] for vowel in sample["labels"][0][: sample["label_length"][0]]]
-    ['AO', 'IH', 'IY', 'ER']
+    ['AH', 'ER', 'AH', 'UW']
     """
     what = "spoken_vowels"
     counts = {"train": train, "test": test, "fewest": fewest, "most": most, "bands": bands, "multiple": multiple}
