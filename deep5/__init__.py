@@ -85,9 +85,9 @@ if TYPE_CHECKING:
     from deep5.metrics.energy import Energy as Energy
     from deep5.metrics.generalisation import FinalTestAccuracy as FinalTestAccuracy
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
+    from deep5.metrics.label_errors import LabelErrorRate as LabelErrorRate
     from deep5.metrics.likelihood import BitsPerByte as BitsPerByte
     from deep5.metrics.likelihood import Perplexity as Perplexity
-    from deep5.metrics.label_errors import LabelErrorRate as LabelErrorRate
     from deep5.metrics.loss import TestLoss as TestLoss
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
     from deep5.metrics.mean_average_precision import MeanAveragePrecision as MeanAveragePrecision

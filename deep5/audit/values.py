@@ -49,7 +49,18 @@ _MIDDLE = ("operator_time", "bare_ratio", "operator_cost")
 _RECORDED = ("step_latency", "training_loss", "throughput")
 _SIZES = "batch_size"
 # Metrics evaluated once per epoch, whose value is that of the epoch that the recipe names: the last.
-_JUDGED = ("test_accuracy", "test_loss", "top_k", "mean_average_precision", "mean_return", "bits_per_byte", "perplexity", "f1", "roc_auc", "label_error_rate")
+_JUDGED = (
+    "test_accuracy",
+    "test_loss",
+    "top_k",
+    "mean_average_precision",
+    "mean_return",
+    "bits_per_byte",
+    "perplexity",
+    "f1",
+    "roc_auc",
+    "label_error_rate",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
