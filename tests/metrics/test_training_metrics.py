@@ -563,4 +563,6 @@ def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told |= {"communication_overlap", "staleness"}
     # test_recipe_collectives.
     told |= {"bus_bandwidth", "collective_latency", "right_results"}
+    # test_label_error_rate.
+    told |= {"label_error_rate"}
     assert set(registered("metrics")) == told
