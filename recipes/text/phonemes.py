@@ -6,7 +6,7 @@ epoch, 2,000 other words are decoded greedily. The goal is on the errors in thei
 
 Baseline: the best fixed choice of one phoneme, or none, for each letter, by alignments of 5,000 training words that are
 iterated until they do not change, makes 43.1 % phoneme errors on these test words and 96.2 % of the words wrong. This
-recipe reached 12.0 to 12.4 % and 42.9 to 44.2 % (four seeds, each on another framework).
+recipe reached 11.7 to 12.4 % and 41.7 to 44.2 % (five seeds on four frameworks).
 
 Width, number of words and epochs were chosen after two trainings, by their scores on the test words, since there is no
 validation set: the result checks that training works; it does not estimate how the network generalizes.
