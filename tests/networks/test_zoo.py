@@ -36,6 +36,7 @@ from deep5.networks import (
     squeezenet,
     transformer,
     vgg,
+    vit,
     wide_resnet,
 )
 
@@ -64,6 +65,7 @@ SMALL: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
         {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "positions": 9, "gelu": "erf"},
     ),
     "vgg": (vgg, {"depth": 11, "width": 4, "image": 32}),
+    "vit": (vit, {"image": 8, "patch": 4, "width": 8, "heads": 2, "layers": 1, "dropout": 0.1}),
     "wide_resnet": (wide_resnet, {"depth": 10, "widen": 2, "width": 4, "image": 8, "dropout": 0.1}),
 }
 LANGUAGE: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
@@ -293,6 +295,37 @@ def test_attention_is_the_equation() -> None:
     assert (weights[:, :, 0, 1:] == 0).all()
 
 
+def test_vit_reads_patches_row_by_row() -> None:
+    """Equation 1 of Dosovitskiy et al.: class token, then the patches times a matrix, plus positions."""
+    network = vit(image=6, patch=3, channels=2, width=8, heads=2, layers=1, classes=3, dtype="float64", seed=1)
+    weights = {name: network.initial(name) for name in network.parameter_specs}
+    draw = np.random.default_rng(0)
+    weights["class_token"] = draw.standard_normal((1, 1, 8))
+    x = draw.standard_normal((2, 2, 6, 6))
+    patches = [x[:, :, row : row + 3, column : column + 3] for row in (0, 3) for column in (0, 3)]
+    embedded = [patch.reshape(2, 18) @ weights["patches.weight"].reshape(8, 18).T for patch in patches]
+    expected = np.stack([np.repeat(weights["class_token"][0], 2, axis=0), *embedded], axis=1) + weights["position"]
+    first = next(node for node in network.nodes if node.op_type == "LayerNormalization")
+    proto = network.with_outputs([first.inputs[0].name]).to_onnx()
+    (found,) = ReferenceEvaluator(proto).run(None, {"input": x, **weights})
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)  # float64, sums of 18 products
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image": 30}, "patches of 16 pixels do not divide an image of 30; allowed: a divisor of the image's size"),
+        ({"patch": 0}, "got patch = 0; allowed: an integer of at least 1"),
+        ({"heads": 5}, "5 heads do not divide a width of 768"),
+        ({"channels": True}, "got channels = True"),
+        ({"dropout": 1}, "got dropout = 1; allowed"),
+    ],
+)
+def test_bad_arguments_of_vit(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        vit(**arguments)
+
+
 def test_lstm_reads_the_sequence_in_order() -> None:
     """The cell of Gers et al., in NumPy, in float64."""
     network = lstm(features=3, hidden=4, length=5, classes=3, dtype="float64", seed=2)
@@ -339,6 +372,7 @@ PUBLISHED: dict[str, tuple[Callable[[], Network], int]] = {
     "vgg, depth 11": (lambda: vgg(depth=11), 132_863_336),
     "vgg, depth 16": (vgg, 138_357_544),
     "vgg, depth 19": (lambda: vgg(depth=19), 143_667_240),
+    "vit": (vit, 86_567_656),
     "wide_resnet": (wide_resnet, 36_479_194),
 }
 

@@ -13,7 +13,7 @@ from deep5.audit import audit
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
 
-NAMES = ("generation_autoencoder", "graph_block_model", "graph_karate_club", "recommendation_dlrm")
+NAMES = ("generation_autoencoder", "graph_block_model", "graph_karate_club", "recommendation_dlrm", "vision_vit")
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 

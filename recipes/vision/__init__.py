@@ -1,0 +1,1 @@
+"""Recipes of vision beside those of convolutional networks."""
