@@ -147,7 +147,7 @@ class BitsPerByte(Metric):
         label: Name of the input with the true tokens.
 
     References:
-        Gao et al., The Pile: an 800GB dataset of diverse text for language modeling, arXiv:2101.00027, section 3.1.
+        Gao et al., The Pile, arXiv:2101.00027, section 3.1.
 
     >>> import deep5 as d5
     >>> data = d5.datasets.docstrings(tokens="bytes", length=8, limit=64, test_limit=16)

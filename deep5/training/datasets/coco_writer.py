@@ -21,32 +21,31 @@ __all__ = ["write_coco"]
 def write_coco(data: Dataset, path: str | Path, *, names: Sequence[str]) -> None:
     """Write samples with boxes as PNG files and an annotation file of COCO's format, beside each other.
 
-        The identifiers of images are the numbers of the samples, those of categories the classes, those of annotations
-        count from 1. Images are written first, so an annotation file is complete.
+    The identifiers of images are the numbers of the samples, those of categories the classes, those of annotations
+    count from 1. Images are written first, so an annotation file is complete.
 
-        Args:
-            data: Samples `input` (1 or 3, H, W), uint8 or floating-point multiples of 1 / 255 in [0, 1], `boxes` (M, 4)
-                corners in pixels and `classes` (M); rows of class -1 are not written.
-            path: The annotation file, which must not exist; its folder is created.
-            names: Names of the classes.
+    Args:
+        data: Samples `input` (1 or 3, H, W), uint8 or floating-point multiples of 1 / 255 in [0, 1], `boxes` (M, 4)
+            corners in pixels and `classes` (M); rows of class -1 are not written.
+        path: The annotation file, which must not exist; its folder is created.
+        names: Names of the classes.
 
-        Raises:
-            UsageError: The samples do not have these parts, pixels that bytes cannot hold, or a class without a name.
-            OutputError: The annotation file exists, or a file cannot be written.
-            MissingDependency: Pillow is not installed.
+    Raises:
+        UsageError: The samples do not have these parts, pixels that bytes cannot hold, or a class without a name.
+        OutputError: The annotation file exists, or a file cannot be written.
+        MissingDependency: Pillow is not installed.
 
-        >>> import json
-        >>> import tempfile
-        >>> from pathlib import Path
-    from typing import Any
-        >>> import deep5 as d5
-        >>> data = d5.datasets.digit_canvases(train=2, test=1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     d5.write_coco(data.train, Path(folder, "boxes.json"), names=[*"0123456789"])
-        ...     sorted(path.name for path in Path(folder).iterdir())
-        ...     json.loads(Path(folder, "boxes.json").read_text())["annotations"][0]["bbox"]
-        ['000000000000.png', '000000000001.png', 'boxes.json']
-        [19.0, 5.0, 25.0, 27.0]
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import deep5 as d5
+    >>> data = d5.datasets.digit_canvases(train=2, test=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     d5.write_coco(data.train, Path(folder, "boxes.json"), names=[*"0123456789"])
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ...     json.loads(Path(folder, "boxes.json").read_text())["annotations"][0]["bbox"]
+    ['000000000000.png', '000000000001.png', 'boxes.json']
+    [19.0, 5.0, 25.0, 27.0]
     """
     path = Path(path)
     missing = [name for name in ("input", "boxes", "classes") if name not in data.specs]
