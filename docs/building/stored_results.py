@@ -57,8 +57,22 @@ GALLERY = {
     "optimizer_study": "optimizers",
 }
 """Recipes that the gallery shows by one of these results; those of others have the name `recipes/RECIPE`."""
-SMALL = ("cifar10_resnet44", "deepbench_conv", "deepbench_gemm", "deepbench_rnn", "imagenet_resnet50")
-"""Recipes that the gallery shows at their smoke size: they need data that is not on the machine, or hours."""
+SMALL = (
+    "cifar10_resnet44",
+    "deepbench_conv",
+    "deepbench_gemm",
+    "deepbench_rnn",
+    "detection_centers",
+    "detection_ssd",
+    "imagenet_resnet50",
+    "speech_vowels",
+    "text_byte_pairs",
+    "text_gpt",
+    "text_lstm",
+    "text_phonemes",
+    "vision_vit",
+)
+"""Recipes that the gallery shows at their smoke size: they need data that is not on the machine, or long runs."""
 
 
 def commands() -> dict[str, str]:
