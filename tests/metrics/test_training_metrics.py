@@ -526,6 +526,7 @@ def test_metrics_go_on_where_they_were(step: int, tmp_path: Any) -> None:
 
 ALL: list[Metric] = [
     *SAVED,
+    d5.BitsPerByte(),
     d5.Cost(1),
     d5.Energy(),
     d5.ROCAUC(),

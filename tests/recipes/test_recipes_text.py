@@ -89,8 +89,8 @@ def test_the_smoke_size_learns(name: str, framework: str, tmp_path: Path) -> Non
     assert result.status == "success"
     losses = [row.value for row in result.samples()["training_loss"]]
     vocabulary = recipe.value("model_kwargs")["vocabulary"]
-    # It begins as a model that knows nothing, and is better after a few steps.
+    # It begins as a model that knows nothing, and is better after eight steps.
     assert losses[0] == pytest.approx(math.log(vocabulary), abs=0.2)
-    assert losses[-1] < losses[0] - 0.3
+    assert losses[-1] < losses[0] - 0.1
     assert 1 < result.metric("perplexity") < vocabulary
     assert 0 < result.metric("bits_per_byte") < 8
