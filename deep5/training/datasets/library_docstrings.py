@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deep5.core.errors import UsageError
+from deep5.core.python_source import parse
 from deep5.training.dataset import Splits
 from deep5.training.datasets.splitting import check_share
 from deep5.training.datasets.text_files import vocabulary_of
@@ -202,7 +203,7 @@ def _parsed(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the library's own strings
-            return ast.parse(path.read_bytes())
+            return parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         raise UsageError(
             f"docstrings: {path} cannot be read ({error}); allowed: the source files of Python's standard library; "
