@@ -10,7 +10,6 @@ from deep5.core.errors import ShapeError, UsageError
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.metrics.network_names import check_class_names
-from deep5.networks.labels import ignored_label
 
 __all__ = ["ROCAUC", "area_under_roc"]
 
@@ -59,6 +58,8 @@ class _ROCAUC(Observer):
 
     def before_training(self, trainer: Any) -> None:
         check_class_names(trainer.executor.network, self._name, self._label)
+        from deep5.networks.labels import ignored_label  # it loads onnx
+
         self._ignored = ignored_label(trainer.executor.network, self._label)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:

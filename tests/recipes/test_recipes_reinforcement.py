@@ -45,7 +45,8 @@ def test_a_small_agent_runs_on_each_framework(sampler: str, framework: str, tmp_
     assert 8 <= result.metric("mean_return") <= 500
     returns = (result.folder / "returns.csv").read_text().splitlines()
     assert len(returns) == 101
-    assert not audit([result.folder]).findings
+    if not SAMPLERS[sampler]:  # otherwise the fixed part is another than recipe.py's
+        assert not audit([result.folder]).findings
 
 
 def test_reinforce_learns_to_balance(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ class Environment:
 
     References:
         Towers et al., Gymnasium: a standard interface for reinforcement learning environments, arXiv:2407.17032.
+
+    >>> import deep5 as d5
+    >>> pole = d5.Environment("CartPole-v1", step_limit=100)
+    >>> pole.actions, pole.step_limit, pole.shape
+    (2, 100, (4,))
     """
 
     def __init__(self, name: str, *, arguments: Mapping[str, Any] | None = None, step_limit: int | None = None) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from deep5.core.errors import Unsupported, UsageError, brief
 from deep5.core.plugins import framework
 from deep5.core.seeds import derive_seed, generator
-from deep5.networks.network import Network
 from deep5.training.batch_source import first_batch
 from deep5.training.reinforcement.environment import Environment
 from deep5.training.reinforcement.online import OnlineSampler, check_discount
@@ -121,6 +120,8 @@ class ReplaySampler(OnlineSampler):
         Raises:
             Unsupported: The executor runs native code, which cannot be copied.
         """
+        from deep5.networks.network import Network  # it loads onnx
+
         name = executor.settings().get("framework")
         if not isinstance(executor.network, Network) or name is None:
             raise Unsupported(
