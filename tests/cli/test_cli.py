@@ -200,12 +200,9 @@ def test_what_cannot_be_is_told_before_anything_runs(
 
 
 def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
-    named = (
-        "cifar10_resnet44, convolution_algorithms, deepbench_conv, deepbench_gemm, deepbench_rnn, detection_centers, "
-    )
-    named += (
-        "detection_centers, detection_ssd, digits_lenet, generation_autoencoder, graph_block_model, graph_karate_club"
-    )
+    named = "cifar10_resnet44, convolution_algorithms, deepbench_conv, deepbench_gemm, deepbench_rnn, "
+    named += "detection_centers, detection_ssd, digits_lenet, generation_autoencoder, graph_block_model, "
+    named += "graph_karate_club"
     more = "imagenet_resnet50, layer_batches, matmul_batches, optimizer_study, recommendation_dlrm, "
     more += "reinforcement_reinforce, speech_vowels, text_byte_pairs, text_gpt, text_lstm, text_phonemes, vision_vit, "
     more += "more by 'deep5 list recipes'"
