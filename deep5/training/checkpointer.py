@@ -130,12 +130,12 @@ class Checkpointer(Event):
         if not self.rank:
             for torn in [*self.folder.glob(".step-*.tmp"), *self.folder.glob(".best.*.tmp")]:
                 torn.unlink(missing_ok=True)  # from a process that was killed while writing
-            self._clear_ahead(trainer.step)
+            self._clear_later(trainer.step)
         if trainer.step == 0:
             self._best_score = None  # a new training; a resumed one restores the score from its state
         self._last_s, self._last_step, self._considered = perf_counter(), trainer.step, trainer.epoch
 
-    def _clear_ahead(self, step: int) -> None:
+    def _clear_later(self, step: int) -> None:
         """Reject checkpoints of later steps, which would be mistaken for this training's newest.
 
         Those that at least one rank cannot read, which a resume skipped, are renamed.

@@ -23,14 +23,13 @@ SECTIONS = {
     "Distributed training": ("distributed",),
 }
 """Title of a section, and how the names of its recipes begin."""
-UNDRAWN = ("reinforcement_reinforce",)
-"""Recipes whose results have no chart: their training loss is negative."""
 # Figures by preference; a recipe shows the first that its result has.
 FIRST = (
     "scaling",
     "communication_volume",
     "staleness",
     "accuracy",
+    "return",
     "collective",
     "violin",
     "study",
@@ -62,12 +61,9 @@ def _entry(name: str, about: str) -> str:
     folder = stored_results.STORED / stored
     drawn = {path.stem: path for path in folder.glob("*.svg")}
     chosen = next((drawn[stem] for stem in FIRST if stem in drawn), next(iter(sorted(drawn.values())), None))
-    if chosen is None and name not in UNDRAWN:
+    if chosen is None:
         raise stored_results.no_figure(stored)
-    picture = ""
-    if chosen is not None:
-        drawn_chart = inlined(chosen.read_text(encoding="utf-8"), f"{chosen.stem} of {record['command']}")
-        picture = f'<div class="picture">{drawn_chart}</div>\n\n'
+    picture = inlined(chosen.read_text(encoding="utf-8"), f"{chosen.stem} of {record['command']}")
     seconds = record["seconds"]
     taken = f"{max(seconds, 1)} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     size = " at this size" if "--size" in record["command"] else ""
@@ -75,7 +71,8 @@ def _entry(name: str, about: str) -> str:
     return "\n\n".join((
         f"### {name} {{ #{name} }}",
         f"{about}.",
-        f"{picture}{_goals(load_recipe(name))}. {taken} on two cores{size}{runs}, without the start of the program. "
+        f'<div class="picture">{picture}</div>',
+        f"{_goals(load_recipe(name))}. {taken} on two cores{size}{runs}, without the start of the program. "
         f"[Source]({_source(name)}).",
         f"```sh\n{record['command']}\n```",
         f"{stored_results.standing(record)}\n{{ .standing }}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from deep5.audit import audit
 from deep5.core.errors import RecipeError
 from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.results.report.curves import accuracy_drawing, return_drawing
 from deep5.run.execute import execute
 
 SAMPLERS: dict[str, dict[str, Any]] = {
@@ -47,6 +49,19 @@ def test_a_small_agent_runs_on_each_framework(sampler: str, framework: str, tmp_
     assert len(returns) == 101
     if not SAMPLERS[sampler]:  # otherwise the fixed part is another than recipe.py's
         assert not audit([result.folder]).findings
+
+
+def test_the_return_is_drawn_against_the_epoch(tmp_path: Path) -> None:
+    result: Any = execute(load_recipe("reinforcement_reinforce").at_size("smoke"), out=tmp_path, quiet=True)
+    found = return_drawing({"reinforce": [result]})
+    assert found is not None
+    chart = json.loads(found.chart.to_json())
+    (line,) = chart["layer"]
+    assert line["encoding"]["x"]["field"] == "epoch"
+    rows = [(row["epoch"], row["value"]) for row in chart["data"]["values"]]
+    assert rows == [(row.epoch, row.value) for row in result.samples()["mean_return"]]
+    assert [epoch for epoch, _ in rows] == [1, 2]
+    assert accuracy_drawing({"reinforce": [result]}) is None
 
 
 def test_reinforce_learns_to_balance(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ __all__ = [
     "accuracy_points",
     "loss_chart",
     "loss_points",
+    "return_chart",
+    "return_points",
     "undrawn",
 ]
 
@@ -58,7 +60,23 @@ def accuracy_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
     Raises:
         UsageError: A result has no samples of this metric.
     """
-    return _points(runs, "test_accuracy", lambda rows: {row.epoch: (row.value, row.time_s) for row in rows})
+    return _points(runs, "test_accuracy", _evaluated)
+
+
+def return_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
+    """Mean return after every epoch, from the samples of `mean_return`.
+
+    Args:
+        runs: Results that differ in their seeds, by candidate.
+
+    Raises:
+        UsageError: A result has no samples of this metric.
+    """
+    return _points(runs, "mean_return", _evaluated)
+
+
+def _evaluated(rows: Iterable[Any]) -> dict[int, tuple[float, float]]:
+    return {row.epoch: (row.value, row.time_s) for row in rows}
 
 
 def loss_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
@@ -156,14 +174,36 @@ def accuracy_chart(
         UsageError: There are no points.
     """
     alt = altair()
+    x = _seconds(alt) if by == "seconds" else _epochs(alt, points)
+    y = alt.Y("value:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
+    return _lines(alt, points, x, y, by, title, seeds, goal, note)
+
+
+def return_chart(
+    points: Sequence[Point], title: str = "", *, seeds: Mapping[str, int] | None = None, note: str = ""
+) -> Any:
+    """Mean return against epoch.
+
+    Args:
+        points: From `return_points`.
+        title: Title of the chart.
+        seeds: As for `accuracy_chart`.
+        note: A further note under the title.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: There are no points.
+    """
+    alt = altair()
+    y = alt.Y("value:Q", title="mean return")
+    return _lines(alt, points, _epochs(alt, points), y, "epoch", title, seeds, None, note)
+
+
+def _epochs(alt: Any, points: Sequence[Point]) -> Any:
     last = max((point.epoch for point in points), default=1)
     # Integer ticks: an axis of two epochs would have a tick at one and a half, labeled as two.
     marks = list(range(0, last + 1, max(1, -(-last // 10))))
-    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(values=marks, format="d"), scale=alt.Scale(nice=False))
-    if by == "seconds":
-        x = _seconds(alt)
-    y = alt.Y("value:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
-    return _lines(alt, points, x, y, by, title, seeds, goal, note)
+    return alt.X("epoch:Q", title="epoch", axis=alt.Axis(values=marks, format="d"), scale=alt.Scale(nice=False))
 
 
 def _seconds(alt: Any) -> Any:

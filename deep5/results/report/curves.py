@@ -14,7 +14,15 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from deep5.core.errors import UsageError
-from deep5.results.charts.training import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
+from deep5.results.charts.training import (
+    Point,
+    accuracy_chart,
+    accuracy_points,
+    loss_chart,
+    loss_points,
+    return_chart,
+    return_points,
+)
 from deep5.results.markup import clean
 from deep5.results.report.chart_parts import Drawing, check_size
 from deep5.results.report.environment import steady
@@ -22,7 +30,7 @@ from deep5.results.result import Result
 from deep5.results.standing import standing
 from deep5.results.time_to_target import diverged
 
-__all__ = ["Curves", "accuracy_drawing", "curves", "loss_drawing"]
+__all__ = ["LEARNING_CURVES", "Curves", "accuracy_drawing", "curves", "loss_drawing", "return_drawing"]
 
 _LINES, _NAME, _MOST = 12, 30, 1e30
 # Pixels: of the panel, which fits a phone; of the chart; of a character in the legend, and of its symbol.
@@ -30,6 +38,11 @@ _PANEL, _WIDTH, _LETTER, _SYMBOL = (330, 240), 380, 6.6, 50
 
 _Runs = Mapping[str, Sequence[Result]]
 _Failures = Mapping[str, Sequence[str]]
+_POINTS: dict[str, Callable[[_Runs], list[Point]]] = {
+    "test_accuracy": accuracy_points,
+    "mean_return": return_points,
+    "training_loss": loss_points,
+}
 
 
 class Curves(NamedTuple):
@@ -66,6 +79,20 @@ def accuracy_drawing(
     return drawing._replace(standing=_standing(runs, finished, notes))
 
 
+def return_drawing(
+    runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
+) -> Drawing | None:
+    """Mean return of an agent against epoch; None if no run has any; arguments and errors as above."""
+    # Most runs have no agent: their samples are not read for it.
+    if not any(verdict.name == "mean_return" for own in runs.values() for run in own for verdict in run.verdicts):
+        return None
+    found = curves(runs, failures or {}, "mean_return")
+    if not found.points:
+        return None
+    drawing = _drawing("return", "Mean return", "Mean return after each epoch", found, return_chart)
+    return drawing._replace(standing=_standing(runs, finished, notes))
+
+
 def loss_drawing(
     runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
 ) -> Drawing | None:
@@ -78,6 +105,14 @@ def loss_drawing(
     return _drawing("loss", "Training loss", about, found, loss_chart)._replace(
         standing=_standing(runs, finished, notes)
     )
+
+
+LEARNING_CURVES: dict[str, Callable[..., Drawing | None]] = {
+    "the accuracy": accuracy_drawing,
+    "the return": return_drawing,
+    "the loss": loss_drawing,
+}
+"""The drawings of a group of runs, by what they show."""
 
 
 def _standing(runs: _Runs, finished: bool, notes: Sequence[str]) -> str:
@@ -99,12 +134,12 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
     Args:
         runs: Results that differ in their seeds, by candidate.
         failures: The outcome of runs without a result, by candidate.
-        metric: Either "test_accuracy" or "training_loss".
+        metric: A key of `_POINTS`.
 
     Raises:
         UsageError: The samples of a run are not in deep5's format.
     """
-    read: Callable[[_Runs], list[Point]] = accuracy_points if metric == "test_accuracy" else loss_points
+    read = _POINTS[metric]
     places = list(dict.fromkeys(_environment(run) for own in runs.values() for run in own))
     lines: dict[str, list[Point]] = {}
     left_out: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 from deep5.core.charts import converter
@@ -46,6 +47,14 @@ class Pen:
 
     def __init__(self) -> None:
         self._numbers = count(1)
+
+    def drawn(self, make: Callable[[], Drawing | None]) -> Markup | None:
+        """The figure of the chart that a function makes; errors as of both.
+
+        Args:
+            make: Returns the chart, or None.
+        """
+        return self.figure(make())
 
     def figure(self, drawing: Drawing | None) -> Markup | None:
         """A chart with its caption; None for None.

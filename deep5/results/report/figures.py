@@ -14,7 +14,7 @@ from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.code_times import times_drawing
 from deep5.results.report.collect import Collection, Unreadable
 from deep5.results.report.collective_times import collective_drawing
-from deep5.results.report.curves import accuracy_drawing, loss_drawing
+from deep5.results.report.curves import LEARNING_CURVES
 from deep5.results.report.drawing import file_of
 from deep5.results.report.groups import groups, groups_of_study, labels
 from deep5.results.report.operator_times import operator_drawing
@@ -101,8 +101,8 @@ def _curves(
     finished: bool = True,
     notes: Sequence[str] = (),
 ) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    yield whose, partial(accuracy_drawing, runs, failures, finished=finished, notes=notes)
-    yield whose, partial(loss_drawing, runs, failures, finished=finished, notes=notes)
+    for draw in LEARNING_CURVES.values():
+        yield whose, partial(draw, runs, failures, finished=finished, notes=notes)
 
 
 def _name(whose: str, what: str, kind: str, taken: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from statistics import mean, stdev
 from typing import Any
@@ -13,9 +13,8 @@ from typing import Any
 from deep5.core.errors import UsageError
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, element, named
-from deep5.results.report.chart_parts import Drawing
 from deep5.results.report.collect import ShownStudy
-from deep5.results.report.curves import accuracy_drawing, loss_drawing
+from deep5.results.report.curves import LEARNING_CURVES
 from deep5.results.report.drawing import Pen
 from deep5.results.report.groups import badges, differing_inputs, groups
 from deep5.results.report.numbers import number
@@ -223,8 +222,10 @@ def _group(
         element("h3", "Learning curves"),
         element(
             "div",
-            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures, **about))),
-            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures, **about))),
+            [
+                guarded(what, partial(pen.drawn, partial(draw, runs, failures, **about)))
+                for what, draw in LEARNING_CURVES.items()
+            ],
             class_="charts",
         ),
         element("h3", "Run by run"),
@@ -233,8 +234,5 @@ def _group(
 
 
 def _of_ranks(study: ShownStudy, pen: Pen) -> Markup | None:
-    def drawn(make: Callable[[], Drawing | None]) -> Markup | None:
-        return pen.figure(make())
-
-    made = [guarded(f"the picture {name}", partial(drawn, make)) for name, make in study_drawings(study)]
+    made = [guarded(f"the picture {name}", partial(pen.drawn, make)) for name, make in study_drawings(study)]
     return element("div", made, class_="charts") if any(made) else None
