@@ -16,6 +16,7 @@ from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.hashes import hash_of_values
 from deep5.audit.identity import own_recipe
+from deep5.audit.numerics import PLAYED
 from deep5.audit.run_times import logged
 from deep5.core.errors import Deep5Error
 
@@ -33,7 +34,7 @@ _SMOOTH = {
 
 
 # Samplers whose batches are not known in advance.
-_UNKNOWN_ORDER = ("stream", "episodes", "replay")
+_UNKNOWN_ORDER = ("stream", *PLAYED)
 
 
 def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 
-__all__ = ["check_numerics", "check_threads", "parts_of"]
+__all__ = ["PLAYED", "check_numerics", "check_threads", "parts_of"]
 
+PLAYED = ("episodes", "replay")
+"""Samplers whose batches an agent plays between two steps: they are not known in advance, and take any time."""
 _MIXED = ("bfloat16", "float16")
 _PLAIN = ("float32", "float64")
 # Relative error of a product of 1024 rows in float32: far above its rounding, far below that of TF32.

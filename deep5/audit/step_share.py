@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from deep5.audit.finding import Ledger
-from deep5.audit.numerics import parts_of
+from deep5.audit.numerics import PLAYED, parts_of
 from deep5.core.plugins import registered
 from deep5.core.quantities import percent
 from deep5.results.samples_file import SampleRow
@@ -73,7 +73,9 @@ def check_step_share(
     if len(within) < _SERIES:
         return
     if _slow_hooks(document, len(losses)):
-        ledger.skip("the step times compared with the losses' times: other events, metrics or checkpoints take any")
+        ledger.skip(
+            "the step times compared with the losses' times: other events, metrics, checkpoints or an agent take any"
+        )
         return
     share, beside = (median(own) for own in zip(*((step / gap, gap - step) for step, gap in within), strict=True))
     least, most_s = (_PLAIN_SHARE, _PLAIN_BESIDE_S) if plain else (_SHARE, _BESIDE_S)
@@ -107,12 +109,13 @@ def _is_plain(document: Mapping[str, Any]) -> bool:
 
 
 def _slow_hooks(document: Mapping[str, Any], steps: int) -> bool:
-    """Whether something else than deep5's light events runs in many steps: it may take any time."""
+    """Whether something else than deep5's light events runs in many steps, or an agent plays: it may take any time."""
     written = (document["checkpoints"] or {}).get("written", 0)
     known = registered("metrics")
     own = {row["name"] for row in document["metrics"]}
     return (
-        not _names(document) <= {*_LIGHT, "checkpointer"}
+        parts_of(document).get("train_sampler") in PLAYED
+        or not _names(document) <= {*_LIGHT, "checkpointer"}
         or 4 * written > steps
         or any(name not in known or not known[name].value.startswith("deep5.") for name in own)
     )

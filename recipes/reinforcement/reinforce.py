@@ -36,7 +36,7 @@ METRICS = [
     (d5.PeakMemory(), None),
 ]
 
-SIZES = {"smoke": {"epochs": 2, "batch_size": 200, "train_sampler_kwargs": {"batches": 2}}}
+SIZES = {"smoke": {"epochs": 2, "batch_size": 200, "train_sampler_kwargs": {"batches": 6}}}
 
 if __name__ == "__main__":
     d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)
