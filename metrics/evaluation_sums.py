@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.communicator import TIMEOUT_S
 from deep5.core.metric import Observer, Sample
 from deep5.core.tensors import Arrays
 
@@ -77,7 +78,8 @@ class EvaluationSums(Observer):
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         """Add those of all ranks, and compute the score."""
         if trainer.communicator is not None:
-            trainer.communicator.all_reduce(self._sums, op="sum", timeout_s=60.0)
+            # The other ranks may still be evaluating.
+            trainer.communicator.all_reduce(self._sums, op="sum", timeout_s=10 * TIMEOUT_S)
         found = self.score(self._sums.tolist())
         if found is not None:
             self._samples.append(Sample(found, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.communicator import TIMEOUT_S
 from deep5.core.errors import UsageError
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.core.plugins import missing_dependency
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.distributed.rows import gather_rows
 from deep5.training.detection.nms import suppressed
 
 __all__ = ["MeanAveragePrecision", "average_precision"]
@@ -83,9 +84,11 @@ class _Precision(Observer):
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         if trainer.communicator is not None:
-            self._images = _of_all_ranks(trainer.communicator, self._images)
-            self._true = _of_all_ranks(trainer.communicator, self._true)
-            self._found = _of_all_ranks(trainer.communicator, self._found)
+            # The other ranks may still be evaluating.
+            self._images, self._true, self._found = (
+                np.concatenate(gather_rows(trainer.communicator, rows, timeout_s=10 * TIMEOUT_S))
+                for rows in (self._images, self._true, self._found)
+            )
         value = average_precision(self._ground_truth(), self._detections(), self._iou)
         if value is not None:
             self._samples.append(Sample(value, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
@@ -157,20 +160,6 @@ def _detections(boxes: np.ndarray, scores: np.ndarray, nms: float | None) -> tup
         kept = suppressed(corners, values, classes, nms)[:_MOST]
         classes, corners, values = classes[kept], corners[kept], values[kept]
     return classes, corners, values
-
-
-def _of_all_ranks(communicator: Communicator, rows: np.ndarray) -> np.ndarray:
-    """The rows of all ranks, in the order of the ranks; the buffers of a gather have the same size."""
-    counts = np.zeros(communicator.size, np.int64)
-    # The other ranks may still be evaluating.
-    communicator.all_gather(np.array([len(rows)]), counts, timeout_s=10 * TIMEOUT_S)
-    shape = (int(counts.max()), *rows.shape[1:])
-    own = np.zeros(shape, rows.dtype)
-    own[: len(rows)] = rows
-    every = np.zeros((communicator.size, *shape), rows.dtype)
-    if every.size:
-        communicator.all_gather(own, every)
-    return np.concatenate([part[:count] for part, count in zip(every, counts, strict=True)])
 
 
 def _pycocotools() -> tuple[Any, Any]:

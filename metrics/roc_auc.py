@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.communicator import TIMEOUT_S
 from deep5.core.errors import ShapeError, UsageError
 from deep5.core.metric import Metric, Observer, Sample
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.distributed.rows import gather_rows
 from deep5.metrics.network_names import check_class_names
 
 __all__ = ["ROCAUC", "area_under_roc"]
@@ -87,7 +89,8 @@ class _ROCAUC(Observer):
         rows = np.concatenate([np.empty((0, 2)), *self._rows])
         self._rows = []
         if trainer.communicator is not None:
-            rows = _of_all_ranks(rows, trainer.communicator)
+            # The other ranks may still be evaluating.
+            rows = np.concatenate(gather_rows(trainer.communicator, rows, timeout_s=10 * TIMEOUT_S))
         found = area_under_roc(rows[:, 0], rows[:, 1] == 1)
         self._missing = _ONE_CLASS if found is None else _NAN if np.isnan(found) else None
         if found is not None and self._missing is None:
@@ -102,18 +105,6 @@ class _ROCAUC(Observer):
     def value(self) -> float | None:
         # Not that of an earlier epoch.
         return self._samples[-1].value if self._samples and self._missing is None else None
-
-
-def _of_all_ranks(rows: np.ndarray, communicator: Any) -> np.ndarray:
-    """The rows of all ranks, which may have different numbers of them, in the order of the ranks."""
-    counts = np.zeros(communicator.size, dtype=np.int64)
-    # The other ranks may still be evaluating.
-    communicator.all_gather(np.array([len(rows)], dtype=np.int64), counts, timeout_s=600.0)
-    padded = np.zeros((int(counts.max()), rows.shape[1]))
-    padded[: len(rows)] = rows
-    found = np.empty((communicator.size, *padded.shape))
-    communicator.all_gather(padded, found)
-    return np.concatenate([part[:count] for part, count in zip(found, counts, strict=True)])
 
 
 class ROCAUC(Metric):
