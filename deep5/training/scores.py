@@ -9,7 +9,7 @@ import numpy as np
 from deep5.core.errors import ShapeError, UsageError
 from deep5.core.tensors import to_numpy
 
-__all__ = ["class_rows", "confusion", "negative_log_likelihood", "recalls", "top_k_hits"]
+__all__ = ["class_hits", "class_rows", "confusion", "negative_log_likelihood", "recalls", "top_k_hits"]
 
 # Elements that are computed in float64 at a time.
 _BLOCK = 1 << 20
@@ -41,6 +41,27 @@ def class_rows(logits: Any, labels: Any, ignored: int | None = None) -> tuple[np
         kept = classes != ignored
         return scores[kept], classes[kept].astype(np.int64)
     return scores.reshape(-1, scores.shape[-1]), classes.reshape(-1).astype(np.int64)
+
+
+def class_hits(logits: np.ndarray, labels: np.ndarray, ignored: int | None, finite: bool) -> np.ndarray:
+    """For each label that is not ignored, whether its class has the largest logit; empty if labels are not classes.
+
+    Args:
+        logits: Shape (*samples, classes).
+        labels: Shape (*samples).
+        ignored: As for `class_rows`.
+        finite: Whether no logit is NaN, which need not be checked then.
+
+    >>> class_hits(np.array([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]]), np.array([0, 1, -1]), -1, True).tolist()
+    [True, False]
+    """
+    if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
+        return np.empty(0, dtype=bool)
+    hits: np.ndarray = logits.argmax(axis=-1) == labels
+    # argmax treats NaN as the largest value, and the index of the first NaN is not a prediction.
+    if not finite:
+        hits &= ~np.isnan(logits).any(axis=-1)
+    return hits if ignored is None else hits[labels != ignored]
 
 
 def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:

@@ -23,6 +23,7 @@ from deep5.training.optimizer import as_step_optimizer
 from deep5.training.reinforcement.online import OnlineSampler
 from deep5.training.retrace import ConfirmedConstants
 from deep5.training.rule import UpdateRule
+from deep5.training.scores import class_hits
 
 __all__ = ["Trainer", "check_names"]
 
@@ -361,7 +362,7 @@ class Trainer:
                 end = perf_counter_ns()
                 self.first_evaluations_s.setdefault(size, (end - begin) / 1e9)
                 if logits is not None:
-                    hits = _hits(logits, to_numpy(inputs[self._label]), self._ignored, math.isfinite(loss))
+                    hits = class_hits(logits, to_numpy(inputs[self._label]), self._ignored, math.isfinite(loss))
                     right += int(np.count_nonzero(hits))
                     counted += hits.size
                 total_loss += loss * size
@@ -375,17 +376,6 @@ class Trainer:
             right, counted, total_loss, samples = totals.tolist()
         accuracy = {"accuracy": 100.0 * right / counted} if counted else {}
         return {**accuracy, "loss": total_loss / samples, "samples": samples}
-
-
-def _hits(logits: np.ndarray, labels: np.ndarray, ignored: int | None, finite: bool) -> np.ndarray:
-    """For each label that is not ignored, whether its class has the largest logit; empty if labels are not classes."""
-    if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
-        return np.empty(0, dtype=bool)
-    hits: np.ndarray = logits.argmax(axis=-1) == labels
-    # argmax treats NaN as the largest value, and the index of the first NaN is not a prediction.
-    if not finite:
-        hits &= ~np.isnan(logits).any(axis=-1)
-    return hits if ignored is None else hits[labels != ignored]
 
 
 def _state(part: Any, copy: bool) -> Any:
