@@ -274,9 +274,9 @@ def test_steps_next_to_slow_events_are_not_compared_with_the_losses(tmp_path: Pa
     _edit(folder / "result.json", lambda d: d["components"].update(events=[{"object": "Hooks"}]))
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
-    assert any("other events, metrics or checkpoints" in what for what in report.skipped)
+    assert any("other events, metrics, checkpoints" in what for what in report.skipped)
     _edit(folder / "result.json", lambda d: d["components"].update(events=[{"event": "progress_bar"}]))
-    assert not any("other events, metrics or checkpoints" in what for what in audit([folder]).skipped)
+    assert not any("other events, metrics, checkpoints" in what for what in audit([folder]).skipped)
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1.0, False), (3.0, True), (0.1, True)])
