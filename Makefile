@@ -50,7 +50,7 @@ browser: ## Chromium for the tests of the report, where it is missing: from the 
 	echo "Installing Chromium and its driver"; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	log=$$(mktemp); \
-	if ! { timeout 300 $(APT) update && timeout 900 $(APT) install -y --no-install-recommends chromium chromium-driver; } \
+	if ! { timeout 300 $(APT) update && timeout 900 $(APT) install -y --no-install-recommends chromium chromium-driver libturbojpeg0; } \
 		> "$$log" 2>&1; then tail -n 20 "$$log" >&2; rm -f "$$log"; exit 1; fi; \
 	rm -f "$$log"
 
