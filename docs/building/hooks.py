@@ -21,6 +21,7 @@ import pictures
 import reference_pages
 import stored_results
 import table_figures
+import workload_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Draws pictures, shows figures, and leads links to files of the repository to their copies on the site."""
     place = page.file.src_uri
-    for shown in (pictures.with_pictures, stored_results.with_figures, table_figures.with_charts):
+    for shown in (
+        pictures.with_pictures,
+        stored_results.with_figures,
+        table_figures.with_charts,
+        workload_table.with_workloads,
+    ):
         markdown = shown(markdown, place)
     return outside_links.redirected(markdown, place)
 

@@ -46,6 +46,10 @@ COMMANDS = {
     "microbatching_resnet": "deep5 run microbatching_resnet_onnxruntime",
 }
 """Stored results by name, each with the command that makes it."""
+WORKLOADS = {
+    "graph_karate_club": "pytorch,onnxruntime",
+}
+"""Recipes whose goals and times are measured over seeds, each with the back-ends: stored as `workloads/RECIPE`."""
 GALLERY = {
     "distributed_collectives": "collectives",
     "distributed_compression_study": "compression",
@@ -80,6 +84,8 @@ def commands() -> dict[str, str]:
     from deep5.cli.list import listing
 
     found = dict(COMMANDS)
+    for name, frameworks in WORKLOADS.items():
+        found[f"workloads/{name}"] = f"deep5 study {name} --seeds 5 --threads 1 --vary framework={frameworks}"
     for row in listing("recipes"):
         name = str(row["name"])
         if not row["internal"] and name not in GALLERY:
