@@ -23,7 +23,7 @@ def measured() -> list[str]:
 
 
 def with_workloads(markdown: str, page: str) -> str:
-    """Shows the table where a page asks for it.
+    """Shows the table where a page requires it.
 
     Raises:
         PluginError: No workload is measured yet, or a stored result lacks what the table shows.
