@@ -69,6 +69,7 @@ SMALL = (
     "detection_centers",
     "detection_ssd",
     "imagenet_resnet50",
+    "speech_speakers",
     "speech_vowels",
     "text_byte_pairs",
     "text_gpt",

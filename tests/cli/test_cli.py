@@ -204,7 +204,8 @@ def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
     named += "detection_centers, detection_ssd, digits_lenet, generation_autoencoder, graph_block_model, "
     named += "graph_karate_club"
     more = "imagenet_resnet50, layer_batches, matmul_batches, optimizer_study, recommendation_dlrm, "
-    more += "reinforcement_reinforce, speech_vowels, text_byte_pairs, text_gpt, text_lstm, text_phonemes, vision_vit, "
+    more += "reinforcement_reinforce, speech_speakers, speech_vowels, text_byte_pairs, text_gpt, text_lstm, "
+    more += "text_phonemes, vision_vit, "
     more += "more by 'deep5 list recipes'"
     allowed = f"allowed: {named}, {more}, or the path of a Python file"
     Path("empty").mkdir()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from deep5.training.datasets.library_docstrings import docstrings as docstrings
     from deep5.training.datasets.lists import file_list as file_list
     from deep5.training.datasets.numpy_files import arrays as arrays
+    from deep5.training.datasets.speakers import speaker_sequences as speaker_sequences
+    from deep5.training.datasets.speakers import synthetic_speaker_sequences as synthetic_speaker_sequences
     from deep5.training.datasets.spoken_words import pronunciations as pronunciations
     from deep5.training.datasets.spoken_words import synthetic_pronunciations as synthetic_pronunciations
     from deep5.training.datasets.tables import table as table
@@ -64,10 +66,12 @@ _HOME = {
     "karate_club": "deep5.training.datasets.graphs",
     "mnist": "deep5.training.datasets.idx",
     "pronunciations": "deep5.training.datasets.spoken_words",
+    "speaker_sequences": "deep5.training.datasets.speakers",
     "spoken_vowels": "deep5.training.datasets.vowels",
     "synthetic": "deep5.training.datasets.class_templates",
     "synthetic_files": "deep5.training.datasets.generated_files",
     "synthetic_pronunciations": "deep5.training.datasets.spoken_words",
+    "synthetic_speaker_sequences": "deep5.training.datasets.speakers",
     "table": "deep5.training.datasets.tables",
     "text": "deep5.training.datasets.texts",
     "text_folder": "deep5.training.datasets.texts",

