@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import gcn as gcn
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
+    from deep5.networks.zoo import gpt_cached as gpt_cached
     from deep5.networks.zoo import inception as inception
     from deep5.networks.zoo import lenet as lenet
     from deep5.networks.zoo import lstm as lstm
@@ -85,6 +86,7 @@ _HOME = {
     "glorot_uniform": "deep5.networks.edit.builder",
     "googlenet": "deep5.networks.zoo",
     "gpt": "deep5.networks.zoo",
+    "gpt_cached": "deep5.networks.zoo",
     "he_normal": "deep5.networks.edit.builder",
     "inception": "deep5.networks.zoo",
     "layer_times": "deep5.networks.analysis.layer_timing",

@@ -7,6 +7,7 @@ from deep5.networks.zoo.center_net import center_net
 from deep5.networks.zoo.classical import lenet, mlp
 from deep5.networks.zoo.compact import mobilenet_v2, squeezenet
 from deep5.networks.zoo.decoder import gpt
+from deep5.networks.zoo.decoder_cached import gpt_cached
 from deep5.networks.zoo.dense import densenet121
 from deep5.networks.zoo.encoder import transformer
 from deep5.networks.zoo.graph import gcn
@@ -31,6 +32,7 @@ __all__ = [
     "gcn",
     "googlenet",
     "gpt",
+    "gpt_cached",
     "inception",
     "lenet",
     "lstm",

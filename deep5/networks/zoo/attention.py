@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from deep5.networks.edit.builder import Initializer, NetworkBuilder
 
-__all__ = ["Blocks", "check_positions", "fiftieth"]
+__all__ = ["FORBIDDEN", "Blocks", "check_positions", "fiftieth"]
 
-# Replaces scores masked by causality, instead of being added to them; its softmax is zero in either dtype.
-_FORBIDDEN = -1e9
+FORBIDDEN = -1e9
+"""Replaces scores masked by causality, instead of being added to them; its softmax is zero in either dtype."""
 
 
 def check_positions(positions: int | None, length: int) -> None:
@@ -91,14 +91,19 @@ class Blocks:
         q, k, v = (
             build.op("Reshape", part, self.split) for part in build.op("Split", y, outputs=3, axis=2, num_outputs=3)
         )
+        y = self.attended(q, k, v)
+        y = build.op("Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), self.joined)
+        return self.residual(x, self.dense(y, f"{name}.out", self.width, self.width, self._residual))
+
+    def attended(self, q: Any, k: Any, v: Any) -> Any:
+        """softmax(q k^T / sqrt(d)) v of each head, (N, heads, length, d), from (N, length, heads, d)."""
+        build = self.build
         q = build.op("Mul", build.op("Transpose", q, perm=[0, 2, 1, 3]), build.scalar(self.scale))
         scores = build.op("MatMul", q, build.op("Transpose", k, perm=[0, 2, 3, 1]))
         if self.seen is not None:
-            scores = build.op("Where", self.seen, scores, build.scalar(_FORBIDDEN))
+            scores = build.op("Where", self.seen, scores, build.scalar(FORBIDDEN))
         weights = dropped(build, build.op("Softmax", scores, axis=-1), self.dropout)
-        y = build.op("MatMul", weights, build.op("Transpose", v, perm=[0, 2, 1, 3]))
-        y = build.op("Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), self.joined)
-        return self.residual(x, self.dense(y, f"{name}.out", self.width, self.width, self._residual))
+        return build.op("MatMul", weights, build.op("Transpose", v, perm=[0, 2, 1, 3]))
 
     def feed_forward(self, x: Any, block: str) -> Any:
         """x + gelu(x V + b) W + c; Vaswani et al., equation 2."""
