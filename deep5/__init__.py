@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     from deep5.distributed.schemes.stale_synchronous import StaleSynchronous as StaleSynchronous
     from deep5.distributed.sharding import ShardedSampler as ShardedSampler
     from deep5.distributed.slow_rank import SlowRank as SlowRank
+    from deep5.generation.completion import Completion as Completion
+    from deep5.generation.completion import TokenEvent as TokenEvent
+    from deep5.generation.generator import TextGenerator as TextGenerator
+    from deep5.generation.request import GenerationRequest as GenerationRequest
+    from deep5.generation.summary import GenerationSummary as GenerationSummary
+    from deep5.generation.tokenizer import VocabularyTokenizer as VocabularyTokenizer
     from deep5.metrics.accuracy import EpochsToAccuracy as EpochsToAccuracy
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
@@ -355,6 +361,12 @@ _LEVELS = {
     "StopAtAccuracy": "training.stopping",
     "StopOnNaN": "training.divergence",
     "TensorBoardLogger": "training.tensorboard_logger",
+    "TextGenerator": "generation.generator",
+    "GenerationRequest": "generation.request",
+    "Completion": "generation.completion",
+    "TokenEvent": "generation.completion",
+    "GenerationSummary": "generation.summary",
+    "VocabularyTokenizer": "generation.tokenizer",
     # Level 3
     "Communicator": "core.communicator",
     "SingleRank": "core.communicator",

@@ -81,7 +81,8 @@ class Vocabulary:
         return np.array([sizes.get(word, len(word.encode())) for word in self.words], np.int64)
 
     @functools.cached_property
-    def _numbers(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, int]:
+        """The id of each token."""
         return {word: number for number, word in enumerate(self.words)}
 
     def ids(self, content: bytes | str) -> np.ndarray:
@@ -94,7 +95,7 @@ class Vocabulary:
             return np.frombuffer(content, np.uint8).astype(np.int64) + self.skipped
         if self.pairs is not None:
             return self.pairs.ids(content)
-        known = self._numbers
+        known = self.numbers
         if self.tokens == "characters":
             # Each different character is looked up once.
             codes, places = np.unique(np.frombuffer(content.encode("utf-32-le"), "<u4"), return_inverse=True)
