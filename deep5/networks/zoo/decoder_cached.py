@@ -102,6 +102,8 @@ def gpt_cached(
 
 
 _CACHES = ("keys", "values")
+# The first head and feature of a cache.
+_CORNER = {"starts": (0, 0), "ends": (1, 1), "sliced": (1, 3)}
 
 
 class _CachedBlocks(Blocks):
@@ -132,14 +134,13 @@ class _CachedBlocks(Blocks):
         shape = ("N", heads, "C", width // heads)
         self._caches = [[build.input(f"past_{name}{layer}", shape) for name in _CACHES] for layer in range(layers)]
         self.written: list[Sequence[Any]] = []
-        # Both are computed once for all layers.
-        self.places = build.op(
-            "Add", build.op("Unsqueeze", self._past, self.ints("cache.columns", 1)), self._numbers(self.tokens, 1)
-        )
+        # All are computed once for all layers.
+        columns = self._numbers(self.tokens, 1)
+        self.places = build.op("Add", build.op("Unsqueeze", self._past, self.ints("cache.columns", 1)), columns)
         at = build.op("Unsqueeze", self.places, self.ints("cache.axes", 1, 3))  # (N, 1, T, 1)
         self._indices = self._scattered(at, heads)
         # Compared as floating-point numbers, which are exact up to 2^24: OpenVINO compares no other ones.
-        queries, keys = (build.op("Cast", each, to=1) for each in (at, self._numbers(self._caches[0][0], 2)))
+        queries, keys = (build.op("Cast", each, to=1) for each in (at, self._keys()))
         self._seen = build.op("GreaterOrEqual", queries, keys)  # (N, 1, T, C)
 
     def attended(self, q: Any, k: Any, v: Any) -> Any:
@@ -160,16 +161,20 @@ class _CachedBlocks(Blocks):
         index = build.op("Unsqueeze", index, self.ints("cache.last", 1))
         return build.op("GatherND", x, index, batch_dims=1)
 
-    def _numbers(self, value: Any, axis: int) -> Any:
-        """0 to n - 1 for the size n of an axis."""
+    def _numbers(self, like: Any, axis: int) -> Any:
+        """0, 1, 2, … along an axis of a value, in its shape: unlike Range, this keeps the sizes' names."""
         import numpy as np
 
         build = self.build
-        size = build.op("Squeeze", build.op("Shape", value, start=axis, end=axis + 1))
-        begin, step = (
-            build.constant(f"cache.range{axis}.{name}", np.array(n)) for name, n in (("begin", 0), ("step", 1))
-        )
-        return build.op("Range", begin, size, step)
+        one = build.constant(f"cache.one{axis}", np.array(1))
+        ones = build.op("Expand", one, build.op("Shape", like))
+        return build.op("CumSum", ones, build.constant(f"cache.axis{axis}", np.array(axis)), exclusive=1)
+
+    def _keys(self) -> Any:
+        """The position of each key, (N, 1, 1, C)."""
+        bounds = [self.ints(f"cache.{name}", *values) for name, values in _CORNER.items()]
+        corner = self.build.op("Slice", self._caches[0][0], *bounds)  # (N, 1, C, 1)
+        return self.build.op("Transpose", self._numbers(corner, 2), perm=[0, 1, 3, 2])
 
     def _scattered(self, at: Any, heads: int) -> Any:
         """Row, head and position of each new token in a cache, (N, heads, T, 3), from positions (N, 1, T, 1)."""
@@ -178,6 +183,6 @@ class _CachedBlocks(Blocks):
         build = self.build
         zero = build.op("Mul", at, self.ints("cache.zero", 0))
         head = build.op("Add", zero, build.constant("cache.heads", np.arange(heads).reshape(1, heads, 1, 1)))
-        row = build.op("Unsqueeze", self._numbers(self.tokens, 0), self.ints("cache.rows", 1, 2, 3))
+        row = build.op("Unsqueeze", self._numbers(self._past, 0), self.ints("cache.rows", 1, 2, 3))
         zero = build.op("Mul", head, self.ints("cache.none", 0))
         return build.op("Concat", build.op("Add", zero, row), head, build.op("Add", zero, at), axis=-1)
