@@ -54,6 +54,25 @@ class Products {
   std::vector<Product<S>> each_;
 };
 
+// c = a b, or c += a b, by all threads; the number of multiplications. Each thread takes a block of columns where there
+// are few rows, else one of rows, so that the sums of an element do not depend on the number of threads.
+template <typename S>
+double multiply(int64_t m, int64_t n, int64_t k, Matrix<const S> a, Matrix<const S> b, S *c, bool add = false) {
+  int64_t parts = threads();
+  bool by_rows = m >= n;
+  int64_t step = ((by_rows ? m : n) + parts - 1) / parts, unit = by_rows ? kRows : Product<S>::kColumns;
+  step = std::max<int64_t>((step + unit - 1) / unit * unit, unit);
+  Products<S> products(by_rows ? std::min(m, step) : m, by_rows ? n : std::min(n, step), k);
+#pragma omp parallel for schedule(static)
+  for (int64_t first = 0; first < (by_rows ? m : n); first += step) {
+    int64_t rows = by_rows ? std::min(step, m - first) : m, columns = by_rows ? n : std::min(step, n - first);
+    int64_t i = by_rows ? first : 0, j = by_rows ? 0 : first;
+    products.own()(rows, columns, k, {a.at(i, 0), a.row, a.column}, {b.at(0, j), b.row, b.column}, c + i * n + j, n,
+                   add);
+  }
+  return products.multiplications();
+}
+
 struct Problem {
   int64_t n, c, h, w;      // the input
   int64_t k, r, s;         // output channels, extents of the kernel
