@@ -174,6 +174,7 @@ PROBLEM_SETS: Mapping[str, Callable[[str], list[Problem]]] = {
     "studies.convolution": studies.convolutions,
     "studies.layers": studies.layers,
     "studies.matmul": studies.products,
+    "studies.recurrent": studies.recurrent_layers,
 }
 """Set name to the function that creates its problems for an element type."""
 

@@ -18,7 +18,7 @@ SECTIONS = {
     "Recommendation and graphs": ("recommendation", "graph"),
     "Generation": ("generation",),
     "Agents": ("reinforcement",),
-    "Operators": ("deepbench", "matmul", "layer", "convolution"),
+    "Operators": ("deepbench", "matmul", "layer", "convolution", "recurrent"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
 }

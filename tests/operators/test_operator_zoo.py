@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import deep5 as d5
+from deep5.core import quantities
 from deep5.core.arguments import THREADS
 from deep5.core.compiler import CPP, compiler
 from deep5.core.errors import OperatorError, ShapeError, Unsupported, UsageError
@@ -502,6 +503,36 @@ def test_problems_of_the_studies() -> None:
     shapes = [tuple(spec.shape for spec in problem.inputs) for problem in problems.products("float32")]
     assert shapes == [((batch, 4096), (4096, 9192)) for batch in (256, 128, 64, 32, 16, 8, 4, 2, 1)]
     assert {problem.operator for problem in problems.layers("float32")} == {"Conv", "Gemm", "MaxPool"}
+
+
+def test_recurrent_problems() -> None:
+    """The shapes fit both operators; the titles and the guide have their operations and bytes."""
+    found = problems.recurrent_layers("float32")
+    assert len({problem.name for problem in found}) == len(found) == 3 * 2 * 7
+    guide = " ".join((Path(__file__).parents[2] / "docs" / "how_to" / "operators.md").read_text().split())
+    for problem in found:
+        domain, _, name = problem.operator.rpartition(".")
+        x, _, state, _ = problem.inputs
+        steps, batch, hidden = map(int, x.shape)
+        if domain:
+            op = make_operator(domain, name, problem.attributes)
+            assert op.specs(*problem.inputs)[0].shape == (steps, 1, batch, hidden)
+            continue
+        operations = 2 * 2 * state.size * steps * batch
+        once = 4 * (2 * x.size + 2 * state.size + 2 * int(state.shape[1]))
+        each = once + 4 * (steps - 1) * state.size
+        assert (problem.sizes["bytes_once"], problem.sizes["bytes_per_step"]) == (once, each)
+        moved = f"{quantities.size(once)} (weights in every step: {quantities.size(each)})"
+        wanted = f"{name} H={hidden} T={steps} N={batch}, {quantities.count(operations, 'FLOP')}, {moved}"
+        assert problem.title == wanted
+        if batch == 64:
+            of_one = next(other for other in found if other.name == f"{name.lower()}-1").sizes
+            cells = [
+                quantities.count(operations / 64, "FLOP"),
+                *map(quantities.size, (4 * state.size, once, of_one["bytes_once"], each)),
+            ]
+            row = " | ".join([f"| {name}, {hidden} units", *cells, quantities.size(of_one["bytes_per_step"])])
+            assert row in guide, row
 
 
 def test_linear_scaling() -> None:

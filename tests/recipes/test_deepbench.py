@@ -40,7 +40,10 @@ def quick_peaks() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", [*RECIPES, "convolution_algorithms", "layer_batches", "matmul_batches"])
+STUDIES = ("convolution_algorithms", "layer_batches", "matmul_batches", "recurrent_batches")
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *STUDIES])
 def test_what_is_timed_cannot_change_in_a_closed_run(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.division == "closed"

@@ -1,17 +1,20 @@
-"""Problem sets of three studies: convolution by algorithm, a matrix product by batch size, layers by batch size."""
+"""Problem sets of studies: convolution by algorithm; a matrix product, layers and recurrent layers by batch size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import sqrt
 from typing import Any
 
+from deep5.core.quantities import count, size
 from deep5.core.tensors import TensorSpec
 from deep5.operators.problem import Problem
+from deep5.operators.work import bytes_of, flops, moved_bytes
 from deep5.operators.zoo import work
 from deep5.operators.zoo.work import Convolution
 
-__all__ = ["BATCHES", "convolutions", "layers", "products"]
+__all__ = ["BATCHES", "RECURRENT", "convolutions", "layers", "products", "recurrent_layers"]
 
 BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Batch sizes, the largest first."""
@@ -27,6 +30,9 @@ _SIZES = (
     (4, 32, 28, 32, 5),
     (4, 16, 62, 16, 11),
 )
+RECURRENT = (("RNN", 1152), ("GRU", 512), ("LSTM", 256))
+"""Cell and hidden units of each recurrent layer; 1152 is the most that Diamos et al. kept on one GPU."""
+_STEPS, _GATES = 32, {"RNN": 1, "GRU": 3, "LSTM": 4}
 _Depth = Callable[[Convolution], int]
 _Work = Callable[[Convolution], float]
 # Name, operator, additional attributes, work and depth by the published formulas.
@@ -117,6 +123,53 @@ def layers(dtype: str) -> list[Problem]:
         *_batches("dense", "Gemm", dtype, (2048,), [(1000, 2048), (1000,)], {"transB": 1}),
         *_batches("pool", "MaxPool", dtype, (64, 56, 56), [], window),
     ]
+
+
+def recurrent_layers(dtype: str) -> list[Problem]:
+    """Recurrent layers of 32 steps for batches of 64 down to 1: ONNX's layer, and `deep5.RecurrentPersistent`.
+
+    The use of a problem is its cell: `--use lstm`. The title has the operations of the products and the bytes that have
+    to be moved: inputs and outputs once (`bytes_once`), or the weights of the state once for every step
+    (`bytes_per_step`), as where they do not stay in a cache between two steps. The two differ most at small batches,
+    where a step has few operations for each weight.
+
+    Args:
+        dtype: Element type of every tensor.
+
+    References:
+        Diamos et al., Persistent RNNs: stashing recurrent weights on-chip, ICML 2016, sections 3 and 5.
+    """
+    return [
+        _recurrent(cell, hidden, batch, dtype, persistent)
+        for cell, hidden in RECURRENT
+        for persistent in (False, True)
+        for batch in BATCHES
+        if batch <= 64
+    ]
+
+
+def _recurrent(cell: str, hidden: int, batch: int, dtype: str, persistent: bool) -> Problem:
+    rows, scale = _GATES[cell] * hidden, 1 / sqrt(hidden)
+    shapes = ((_STEPS, batch, hidden), (1, rows, hidden), (1, rows, hidden), (1, 2 * rows))
+    inputs = tuple(TensorSpec(shape=shape, dtype=dtype) for shape in shapes)
+    outputs = (TensorSpec(shape=(_STEPS, 1, batch, hidden), dtype=dtype),)
+    # The reset gate after the product, as in the frameworks' own layers.
+    attributes = {"hidden_size": hidden, **({"linear_before_reset": 1} if cell == "GRU" else {})}
+    operations, once = flops(cell, inputs, outputs, attributes), moved_bytes(inputs, outputs)
+    each = once + (_STEPS - 1) * bytes_of(inputs[2:3])
+    title = f"{cell} H={hidden} T={_STEPS} N={batch}{', persistent' if persistent else ''}"
+    return Problem(
+        name=f"{cell.lower()}{'_persistent' if persistent else ''}-{batch}",
+        title=f"{title}, {count(operations or 0, 'FLOP')}, {size(once)} (weights in every step: {size(each)})",
+        operator="deep5.RecurrentPersistent" if persistent else cell,
+        inputs=inputs,
+        outputs=() if persistent else outputs,
+        attributes={"cell": cell} if persistent else attributes,
+        use=cell.lower(),
+        # Uniform numbers of this magnitude give a contracting matrix.
+        scales=(1.0, scale, scale, scale),
+        sizes={"batch": batch, "bytes_once": once, "bytes_per_step": each},
+    )
 
 
 def _batches(
