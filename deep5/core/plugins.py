@@ -83,6 +83,8 @@ _EXTRAS = {
     "PIL": "data",
     "pooch": "data",
     "pyarrow": "data",
+    "cv2": "decoders",
+    "turbojpeg": "decoders",
     "datasets": "huggingface",
     "rapidfuzz": "text",
     "sacrebleu": "text",

@@ -27,6 +27,7 @@ _SCALING = re.compile(r"divided by 255, less \(([^()]*)\), divided by \(([^()]*)
 _CROP = re.compile(r"shorter side scaled to (\d+), middle (\d+) x \d+")
 _STRETCH = re.compile(r"both sides scaled to (\d+)")
 _TURNED = "turned as EXIF says"
+_DECODED = re.compile(r"decoded by (\w+)")
 # Data sets of numbers in [0, 1] that do not come from image files.
 _UNIT = ("digits",)
 
@@ -157,6 +158,9 @@ class _LazyDecoder:
         elif stretched:
             side = int(stretched[1])
         self._options: dict[str, Any] = {"size": size or side, "channels": channels, "fit": fit or "stretch"}
+        # The run's own library: another one may decode other pixels.
+        decoded = _DECODED.search(preparation)
+        self._options |= {"name": decoded[1]} if decoded else {}
         self._options["turn"] = _TURNED in preparation or not (cropped or stretched)
         # The share belongs to the run's own cropping.
         self._options["share"] = share if cropped and fit == "crop" else 1.0

@@ -10,6 +10,7 @@ import numpy as np
 
 from deep5.core.errors import UsageError, brief, suggestion
 from deep5.core.tensors import TensorSpec
+from deep5.training.datasets.decoders import PILLOW
 from deep5.training.datasets.example import Feature, parse_example
 from deep5.training.datasets.images import Decoder
 from deep5.training.datasets.pixels import Scaling
@@ -139,7 +140,13 @@ def _shaped(values: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
 
 
 def stated_schema(
-    what: str, features: Mapping[str, str], example: Mapping[str, Feature], *, labels_from: int, classes: int | None
+    what: str,
+    features: Mapping[str, str],
+    example: Mapping[str, Feature],
+    *,
+    labels_from: int,
+    classes: int | None,
+    decoder: str = PILLOW,
 ) -> ExampleSchema:
     """The schema that a caller states.
 
@@ -151,6 +158,7 @@ def stated_schema(
         example: The first record.
         labels_from: The first label.
         classes: The number of classes; None: any.
+        decoder: The library that decodes images.
 
     Raises:
         UsageError: A line does not follow the format, or the feature is missing.
@@ -172,7 +180,7 @@ def stated_schema(
         if match["dtype"] is None:
             parts.append(_Part(name=name, feature=feature, spec=_spec_of(what, feature, example)))
             continue
-        parts.append(_part(what, name, feature, match["dtype"], match["shape"]))
+        parts.append(_part(what, name, feature, match["dtype"], match["shape"], decoder))
     return ExampleSchema(parts=tuple(parts), labels_from=labels_from, classes=classes)
 
 
@@ -188,7 +196,7 @@ def inferred_schema(
     return ExampleSchema(parts=tuple(parts), labels_from=labels_from, classes=classes)
 
 
-def _part(what: str, name: str, feature: str, dtype: str, shape: str) -> _Part:
+def _part(what: str, name: str, feature: str, dtype: str, shape: str, by: str) -> _Part:
     extents: list[int | str] = []
     for text in filter(None, (one.strip() for one in shape.split(","))):
         if not text.isascii() or not (text == "?" or text.isdecimal()) or text.strip("0") == "":
@@ -200,7 +208,7 @@ def _part(what: str, name: str, feature: str, dtype: str, shape: str) -> _Part:
         if len(extents) != 3 or extents[1] != extents[2] or not all(isinstance(one, int) for one in extents):
             raise UsageError(f"{what}: image[{shape}] for {name!r}; allowed: image[C, S, S], such as image[3, 64, 64]")
         channels, size, _ = (int(extent) for extent in extents)
-        decoder = Decoder(size=size, channels=channels)
+        decoder = Decoder(size=size, channels=channels, name=by)
         return _Part(
             name=name, feature=feature, decoder=decoder, spec=TensorSpec(shape=(channels, size, size), dtype="float32")
         )

@@ -36,6 +36,7 @@ def image_folder(
     split_seed: int = 0,
     limit: int | None = None,
     test_limit: int | None = None,
+    decoder: str = "pillow",
     workers: int | None = None,
 ) -> Splits:
     """Image files in folders, one folder per class, decoded on access.
@@ -56,6 +57,8 @@ def image_folder(
         split_seed: The seed of that draw.
         limit: The number of training samples to keep, balanced by class; None: all.
         test_limit: The same for the test samples.
+        decoder: "pillow", "turbojpeg" or "opencv": the library that decodes. Colors and scaling are Pillow's
+            with each. "turbojpeg" decodes only JPEG, "opencv" also PNG; both refuse incomplete files.
         workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
@@ -64,7 +67,7 @@ def image_folder(
     Raises:
         UsageError: A folder is missing or empty, or an argument is out of its range. A batch with an image that does
             not decode raises an error that names the image.
-        MissingDependency: Pillow is not installed.
+        MissingDependency: Pillow or the decoder's library is not installed.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -79,7 +82,7 @@ def image_folder(
     2 2 float32[3, 32, 32] ['cat', 'dog']
     """
     what, root = "image_folder", given_path("image_folder", folder)
-    decoder = Decoder(size=size, channels=channels, fit=fit)
+    images = Decoder(size=size, channels=channels, fit=fit, name=decoder)
     scaling = given_scaling(what, pixels, mean, std, channels)
     found = class_split(
         what,
@@ -92,7 +95,7 @@ def image_folder(
         test_limit=test_limit,
     )
     parts = [
-        image_files(root, names, labels, decoder=decoder, scaling=scaling, workers=workers)
+        image_files(root, names, labels, decoder=images, scaling=scaling, workers=workers)
         for names, labels in (found.train, found.test)
     ]
     return Splits(
@@ -104,8 +107,8 @@ def image_folder(
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
             "classes": found.classes,
             "split": found.text,
-            "preparation": f"{decoder.describe()}; {scaling.describe() if scaling else 'bytes'}",
-            "decoder": decoder.library,
+            "preparation": f"{images.describe()}; {scaling.describe() if scaling else 'bytes'}",
+            "decoder": images.library,
             **({"decisions": found.decisions} if found.decisions else {}),
             "hash": HASHED,
         },

@@ -1,4 +1,4 @@
-"""Decode image files to arrays of one size with Pillow, in RGB or grayscale; errors name the image."""
+"""Decode image files to arrays of one size, in RGB or grayscale, with Pillow or another library."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from deep5.core.content_hashes import files_hash
 from deep5.core.errors import UsageError
-from deep5.core.plugins import missing_dependency
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import Dataset, fitted, sample_ids
+from deep5.training.datasets.decoders import PILLOW, check_decoder, decode_by, decoder_version
+from deep5.training.datasets.image_headers import image_header, upright
 from deep5.training.datasets.pixels import Scaling
 
 __all__ = ["Decoder", "ImageDataset", "image_files"]
@@ -42,10 +43,11 @@ class Decoder:
             `size` and may change the aspect ratio.
         share: Fraction of the shorter side that a crop keeps, in (0, 1].
         turn: Whether to apply the EXIF orientation.
+        name: The decoding library, one of `decoders.DECODERS`. Colors and scaling are Pillow's with each of them.
 
     Raises:
         UsageError: An attribute is out of its range.
-        MissingDependency: Pillow is not installed.
+        MissingDependency: Pillow or the decoding library is not installed.
     """
 
     size: int
@@ -53,6 +55,7 @@ class Decoder:
     fit: str = "stretch"
     share: float = 1.0
     turn: bool = True
+    name: str = PILLOW
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= 1 << 14:
@@ -63,10 +66,8 @@ class Decoder:
             raise UsageError(f"images with fit {self.fit!r:.60}; allowed: {', '.join(map(repr, _FITS))}")
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
             raise UsageError(f"images with share {self.share!r}; allowed: a number above 0, at most 1")
-        try:
-            import PIL  # noqa: F401 - fail here, not after an hour of training
-        except ModuleNotFoundError as error:
-            raise missing_dependency("a data set of image files", error) from error
+        for library in (PILLOW, self.name):
+            check_decoder(library)
 
     def describe(self) -> str:
         """The operations, for readers and for hashes."""
@@ -74,14 +75,13 @@ class Decoder:
         if self.fit == "crop":
             scaled = f"shorter side scaled to {self._scaled()}, middle {self.size} x {self.size}"
         turned = ", turned as EXIF says" if self.turn else ""
-        return f"{'RGB' if self.channels == 3 else 'grey'}{turned}, {scaled} (bilinear, antialiased; Pillow)"
+        decoded = "" if self.name == PILLOW else f", decoded by {self.name}"
+        return f"{'RGB' if self.channels == 3 else 'grey'}{turned}, {scaled} (bilinear, antialiased; Pillow){decoded}"
 
     @property
     def library(self) -> str:
         """The decoding library: the pixels of JPEG files may differ slightly between its versions."""
-        from importlib.metadata import version
-
-        return f"Pillow {version('pillow')}"
+        return decoder_version(self.name)
 
     def decode(self, data: bytes, name: str) -> np.ndarray:
         """The pixels of an encoded image.
@@ -90,7 +90,8 @@ class Decoder:
         grayscale, the high 8 bits are kept.
 
         Args:
-            data: The file's bytes: JPEG, PNG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM.
+            data: The file's bytes: JPEG, PNG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM; for OpenCV JPEG or PNG, for
+                libjpeg-turbo JPEG in gray or RGB.
             name: The image's name in messages.
 
         Returns:
@@ -100,28 +101,47 @@ class Decoder:
             UsageError: The image does not decode, or its format has no defined range of values; the message gives its
                 name and the reason.
         """
+        pixels = self._by_pillow(data, name) if self.name == PILLOW else self._by_library(data, name)
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def _by_library(self, data: bytes, name: str) -> np.ndarray:
+        from PIL import Image
+
+        try:
+            header = image_header(data)
+            _check_size(name, header.width, header.height)
+            pixels = decode_by(self.name)(data, header)
+            if self.turn:
+                pixels = upright(pixels, header.orientation)
+            plain = pixels.shape == ((self.size,) * 2 if self.channels == 1 else (self.size, self.size, 3))
+            if plain and (self.fit == "stretch" or self._scaled() == self.size):
+                return pixels
+            image = _plain(Image.fromarray(pixels), "RGB" if self.channels == 3 else "L", name, sixteen=False)
+            return np.asarray(self._sized(image))
+        except UsageError:
+            raise
+        except Exception as error:  # also of Pillow, on invalid EXIF data
+            raise _undecodable(name, str(error) or type(error).__name__) from error
+
+    def _by_pillow(self, data: bytes, name: str) -> np.ndarray:
         from PIL import Image, ImageOps, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                if image.width * image.height > _MOST_PIXELS:
-                    raise UsageError(
-                        f"the image {name} has {image.width} x {image.height} pixels; allowed: at most {_MOST_PIXELS}"
-                    )
+                _check_size(name, image.width, image.height)
                 image.load()
                 upright = ImageOps.exif_transpose(image) if self.turn else image
                 # Pillow scales a PGM file of more than 8 bits to 16 bits, in 32-bit pixels.
                 sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
                 plain = _plain(upright, "RGB" if self.channels == 3 else "L", name, sixteen)
-                pixels = np.asarray(self._sized(plain))
+                return np.asarray(self._sized(plain))
         except UsageError:
             raise
         except UnidentifiedImageError as error:
             raise _undecodable(name, f"it is none of {', '.join(_FORMATS)}") from error
         except Exception as error:  # errors on truncated or invalid files have no other common base
             raise _undecodable(name, str(error) or type(error).__name__) from error
-        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def _scaled(self) -> int:
         return max(self.size, round(self.size / self.share))
@@ -160,6 +180,11 @@ def _plain(image: Any, mode: str, name: str, sixteen: bool) -> Any:
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
     return image if image.mode == mode else image.convert("RGB").convert(mode)
+
+
+def _check_size(name: str, width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise UsageError(f"the image {name} has {width} x {height} pixels; allowed: at most {_MOST_PIXELS}")
 
 
 def _undecodable(name: str, reason: str) -> UsageError:

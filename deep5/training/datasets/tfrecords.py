@@ -14,6 +14,7 @@ from deep5.core.errors import UsageError, brief
 from deep5.core.progress import tracked
 from deep5.training.dataset import Splits
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource, checked_sample, decoding_threads
+from deep5.training.datasets.decoders import PILLOW, check_decoder
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.example_schema import ExampleSchema, inferred_schema, stated_schema
 from deep5.training.datasets.listed_files import files_in_brief, listed_files
@@ -42,6 +43,7 @@ def tfrecord(
     split_seed: int = 0,
     limit: int | None = None,
     test_limit: int | None = None,
+    decoder: str = "pillow",
     workers: int | None = None,
 ) -> Splits:
     """TFRecord files of `tf.train.Example` messages, uncompressed, GZIP or ZLIB, read without TensorFlow.
@@ -64,6 +66,8 @@ def tfrecord(
         split_seed: The seed of that draw.
         limit: The number of training samples to keep, from the first, not for streams; None: all.
         test_limit: The same for the test samples.
+        decoder: "pillow", "turbojpeg" or "opencv": the library that decodes images. Colors and scaling are Pillow's
+            with each. "turbojpeg" decodes only JPEG, "opencv" also PNG; both refuse incomplete files.
         workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
@@ -73,6 +77,7 @@ def tfrecord(
         UsageError: A file is missing, truncated or corrupt (the message names file and record), a feature is missing or
             does not fit its dtype or shape, or an argument is out of its range. A record that is corrupt or lacks a
             feature raises the error when it is read.
+        MissingDependency: Pillow or the decoder's library is not installed, and there are images.
 
     References:
         TensorFlow, "TFRecord and tf.train.Example".
@@ -101,7 +106,9 @@ def tfrecord(
             raise UsageError(
                 f"{what} with {name} {brief(value)}; allowed: an integer{' of at least 1' if least else ''}"
             )
-    schema = _schema(what, groups[0][0], features, labels_from, classes)
+    if decoder != PILLOW:
+        check_decoder(decoder)
+    schema = _schema(what, groups[0][0], features, labels_from, classes, decoder)
     threads = decoding_threads(what, workers)
     if stream:
         if test is None or limit is not None or test_limit is not None:
@@ -164,7 +171,7 @@ def tfrecord(
 
 
 def _schema(
-    what: str, path: Path, features: Mapping[str, str] | None, labels_from: int, classes: int | None
+    what: str, path: Path, features: Mapping[str, str] | None, labels_from: int, classes: int | None, decoder: str
 ) -> ExampleSchema:
     first = next(records(path), None)
     if first is None:
@@ -179,7 +186,7 @@ def _schema(
         return inferred_schema(what, example, labels_from=labels_from, classes=classes)
     if not isinstance(features, Mapping) or not features:
         raise UsageError(f"{what}: got features={brief(features)}; allowed: a dict of parts and features, or None")
-    return stated_schema(what, features, example, labels_from=labels_from, classes=classes)
+    return stated_schema(what, features, example, labels_from=labels_from, classes=classes, decoder=decoder)
 
 
 def _decoded(schema: ExampleSchema, record: bytes, name: str) -> dict[str, np.ndarray]:

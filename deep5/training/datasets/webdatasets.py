@@ -18,6 +18,7 @@ from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import Splits
 from deep5.training.datasets.class_names import class_numbers, mapping_sentence
 from deep5.training.datasets.decoded import DecodedDataset, SampleSource, decoding_threads
+from deep5.training.datasets.decoders import PILLOW, check_decoder
 from deep5.training.datasets.entry_values import IMAGES, check_kind, value_of
 from deep5.training.datasets.images import Decoder
 from deep5.training.datasets.listed_files import files_in_brief, listed_files
@@ -51,6 +52,7 @@ def webdataset(
     split_seed: int = 0,
     limit: int | None = None,
     test_limit: int | None = None,
+    decoder: str = "pillow",
     workers: int | None = None,
 ) -> Splits:
     """WebDataset tar files, read by position without unpacking: samples by index, decoded on access.
@@ -71,6 +73,8 @@ def webdataset(
         split_seed: The seed of that draw.
         limit: The number of training samples to keep; None: all.
         test_limit: The same for the test samples.
+        decoder: "pillow", "turbojpeg" or "opencv": the library that decodes images. Colors and scaling are Pillow's
+            with each. "turbojpeg" decodes only JPEG, "opencv" also PNG; both refuse incomplete files.
         workers: Decoding threads; None: one per processor, up to eight.
 
     Returns:
@@ -80,7 +84,7 @@ def webdataset(
     Raises:
         UsageError: A file is missing, truncated or compressed, has links or paths that leave it, an entry is missing or
             does not decode (the message names file and entry), or an argument is out of its range.
-        MissingDependency: Pillow is not installed, and there are images.
+        MissingDependency: Pillow or the decoder's library is not installed, and there are images.
 
     References:
         Aizman, Maltby and Breuel, High performance I/O for large scale deep learning, IEEE Big Data, 2019.
@@ -115,13 +119,15 @@ def webdataset(
         if not group:
             raise UsageError(f"{what}: {paths[0]} has no samples; allowed: at least one")
     used = {kind for sample in together[:1] for kind in sample.entries}
-    decoder = None
+    pictures = None
+    if decoder != PILLOW:
+        check_decoder(decoder)
     if images and any(kind.rpartition(".")[2] in IMAGES for kind in used):
-        decoder = Decoder(size=size, channels=channels, fit=fit)
+        pictures = Decoder(size=size, channels=channels, fit=fit, name=decoder)
     chosen_entries = {name: [_chosen(sample, name, kinds) for sample in together] for name, kinds in stated.items()}
     labels, classes, decisions = _labels(what, together, chosen_entries.get("label"))
-    specs = _specs(what, together[0], chosen_entries, decoder, classed=labels is not None)
-    source = _source(together, chosen_entries, specs, labels, decoder, [path for paths in groups for path in paths])
+    specs = _specs(what, together[0], chosen_entries, pictures, classed=labels is not None)
+    source = _source(together, chosen_entries, specs, labels, pictures, [path for paths in groups for path in paths])
     chosen = selected(
         what,
         counts[0],
@@ -148,8 +154,8 @@ def webdataset(
             **({"classes": classes} if classes else {}),
             "parts": dict(parts),
             "split": chosen.text,
-            "preparation": f"{decoder.describe()}, divided by 255" if decoder else "unchanged",
-            **({"decoder": decoder.library} if decoder else {}),
+            "preparation": f"{pictures.describe()}, divided by 255" if pictures else "unchanged",
+            **({"decoder": pictures.library} if pictures else {}),
             "decisions": decisions,
             "hash": _HASHED,
         },
