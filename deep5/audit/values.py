@@ -35,7 +35,7 @@ _LAST = (
     "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results", "phoneme_error_rate",
     "word_error_rate", "bleu", "chrf", "mean_return", "bits_per_byte", "perplexity", "f1", "roc_auc",
 )  # fmt: skip
-_LARGEST = ("peak_memory", "repeatability", "sampling_bias")
+_LARGEST = ("peak_memory", "repeatability", "sampling_bias", "misplaced_pages", "pixel_difference")
 # Other metrics for which no interval is derived.
 _SIMPLE = ("training_loss", "throughput", "time_to_accuracy", "epochs_to_accuracy")
 # In percent: clocks vary, and the peak is measured once.
@@ -44,7 +44,7 @@ _PEAK = 105.0
 _SHARED = 20.0
 # Confidence of the intervals that are derived again.
 _CONFIDENCE = 0.95
-_MIDDLE = ("operator_time", "bare_ratio", "operator_cost")
+_MIDDLE = ("operator_time", "bare_ratio", "operator_cost", "images_per_second", "ideal_images_per_second")
 # Metrics of a recorded loop whose values `deep5.audit.recorded` checks, and its samples that are no metric's.
 _RECORDED = ("step_latency", "training_loss", "throughput")
 _SIZES = "batch_size"

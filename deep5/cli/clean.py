@@ -44,7 +44,7 @@ _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
 _HASH = re.compile(r"[0-9a-f]{64}\.sha256")
 _WHEEL = re.compile(r".+\.whl|results\.json")
-_DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
+_DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "loading_files", "mnist")
 # With several ranks, each writes its part of the checkpoint next to the first rank's.
 _STEP = re.compile(r"step-(\d{10,})(?:\.rank-([1-9]\d*))?\.safetensors")
 _TORN = re.compile(r"\.(step-\d{10,}(\.rank-[1-9]\d*)?|best)\.safetensors\..*\.tmp")

@@ -19,12 +19,15 @@ SECTIONS = {
     "Generation": ("generation",),
     "Agents": ("reinforcement",),
     "Operators": ("deepbench", "matmul", "layer", "convolution", "recurrent"),
+    "Data": ("data",),
+    "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
 }
 """Title of a section, and how the names of its recipes begin."""
 # Figures by preference; a recipe shows the first that its result has.
 FIRST = (
+    "loading",
     "scaling",
     "communication_volume",
     "staleness",

@@ -209,7 +209,7 @@ def test_every_entry_point_is_on_the_page() -> None:
     for group, names in entry_point_page.groups(ROOT).items():
         assert f"Group `{group}`." in page("entry_points")
         for name in names:
-            family = group == "deep5.recipes" and name in {"microbatching", "overhead"}
+            family = group == "deep5.recipes" and name in {"data_loading", "microbatching", "overhead"}
             assert (f"`{name}_" if family else f"`{name}`") in page("entry_points"), name
 
 

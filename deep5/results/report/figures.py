@@ -17,6 +17,7 @@ from deep5.results.report.collective_times import collective_drawing
 from deep5.results.report.curves import LEARNING_CURVES
 from deep5.results.report.drawing import file_of
 from deep5.results.report.groups import groups, groups_of_study, labels
+from deep5.results.report.loading_rates import loading_drawing
 from deep5.results.report.operator_times import operator_drawing
 from deep5.results.report.ranks_of_study import study_drawings
 from deep5.results.result import Result
@@ -82,6 +83,7 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
         for run in group.runs:
             yield run.folder.name, partial(operator_drawing, run)
             yield run.folder.name, partial(times_drawing, run)
+            yield run.folder.name, partial(loading_drawing, run)
             yield run.folder.name, partial(collective_drawing, run)
             yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:

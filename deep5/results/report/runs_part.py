@@ -16,6 +16,7 @@ from deep5.results.report.curves import LEARNING_CURVES
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
 from deep5.results.report.groups import Group, badges, labels
+from deep5.results.report.loading_rates import loading_drawing, loading_table
 from deep5.results.report.numbers import number, ratio
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
@@ -152,6 +153,7 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
         ),
         [guarded("times of operators", partial(_operators, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("times of rounds", partial(_code, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("rates of loading", partial(_loading, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("times of collectives", partial(_collectives, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("a breakdown of time", partial(_breakdown, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("the ranks", partial(ranks_part, run)) for run in group.runs[:_ALONE]],
@@ -159,7 +161,8 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
         [guarded("the machine", partial(_machine, run)) for run in group.runs[:_ALONE]],
         element(
             "p",
-            f"Operators, rounds, collectives, breakdowns, ranks and machines are of the first {_ALONE} of these runs.",
+            "Operators, rounds, rates of loading, collectives, breakdowns, ranks and machines are of the first "
+            f"{_ALONE} of these runs.",
             class_="quiet",
         )
         if len(group.runs) > _ALONE
@@ -183,6 +186,15 @@ def _code(run: Result, pen: Pen) -> Markup | None:
     if not numbers:
         return None
     return element("div", element("h3", "Rounds of ", named(run.folder.name)), pen.figure(times_drawing(run)), numbers)
+
+
+def _loading(run: Result, pen: Pen) -> Markup | None:
+    numbers = loading_table(run)
+    if numbers is None:
+        return None
+    return element(
+        "div", element("h3", "Loading of ", named(run.folder.name)), pen.figure(loading_drawing(run)), numbers
+    )
 
 
 def _collectives(run: Result, pen: Pen) -> Markup | None:
