@@ -108,6 +108,11 @@ if TYPE_CHECKING:
     from deep5.metrics.returns import MeanReturn as MeanReturn
     from deep5.metrics.roc_auc import ROCAUC as ROCAUC
     from deep5.metrics.sampling import SamplingBias as SamplingBias
+    from deep5.metrics.serving import FailedRequests as FailedRequests
+    from deep5.metrics.serving import Goodput as Goodput
+    from deep5.metrics.serving import HighestRate as HighestRate
+    from deep5.metrics.serving import LatencyPercentile as LatencyPercentile
+    from deep5.metrics.serving import RequestThroughput as RequestThroughput
     from deep5.metrics.staleness import Staleness as Staleness
     from deep5.metrics.time import StepLatency as StepLatency
     from deep5.metrics.time import Throughput as Throughput
@@ -407,9 +412,13 @@ _METRICS = {
     "Energy": "metrics.energy",
     "EpochsToAccuracy": "metrics.accuracy",
     "F1": "metrics.confusion",
+    "FailedRequests": "metrics.serving",
     "FinalTestAccuracy": "metrics.generalisation",
     "GeneralisationGap": "metrics.generalisation",
+    "Goodput": "metrics.serving",
+    "HighestRate": "metrics.serving",
     "LabelErrorRate": "metrics.label_errors",
+    "LatencyPercentile": "metrics.serving",
     "LoadImbalance": "metrics.communication",
     "OperatorCost": "metrics.operator_time",
     "OperatorCoverage": "metrics.operator_time",
@@ -422,6 +431,7 @@ _METRICS = {
     "Perplexity": "metrics.likelihood",
     "Repeatability": "metrics.repeatability",
     "ROCAUC": "metrics.roc_auc",
+    "RequestThroughput": "metrics.serving",
     "RightResults": "metrics.collective",
     "SamplingBias": "metrics.sampling",
     "Slowdown": "metrics.overhead",

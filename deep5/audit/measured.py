@@ -17,6 +17,7 @@ __all__ = [
     "OPERATORS",
     "RANKS",
     "RECORDED",
+    "SERVING",
     "TRAINING",
     "batch_size_of",
     "check_level",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "hand-written code"
-RECORDED = "a recorded loop"
+SERVING, RECORDED = "serving", "a recorded loop"
 """The possible kinds of measurement, the one with the most rules first."""
 
 RANKS = "ranks.json"
@@ -65,10 +66,13 @@ def ranks_of(document: Mapping[str, Any]) -> int:
 def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
     parts, provenance = parts_of(document), document["provenance"]
     return {
-        TRAINING: "model" in parts or any(provenance.get(key) is not None for key in _TRAINED),
+        # A served network has a model, too, and learns nothing.
+        TRAINING: "scenario" not in parts
+        and ("model" in parts or any(provenance.get(key) is not None for key in _TRAINED)),
         OPERATORS: "operator" in parts or "problems" in parts,
         COLLECTIVES: "collective" in parts,
         CODE: "candidate" in parts,
+        SERVING: "scenario" in parts,
         RECORDED: document.get("recorded") is not None,
     }
 
@@ -82,12 +86,13 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
         document: result.json.
 
     Returns:
-        One of `TRAINING`, `OPERATORS`, `COLLECTIVES`, `CODE` and `RECORDED`.
+        One of `TRAINING`, `OPERATORS`, `COLLECTIVES`, `CODE`, `SERVING` and `RECORDED`.
     """
     signs = _signs(document)
     signs[TRAINING] |= os.path.lexists(root / EVENTS) and not signs[RECORDED]
     signs[OPERATORS] |= os.path.lexists(root / "operators.json")
     signs[COLLECTIVES] |= os.path.lexists(root / "collective.json")
+    signs[SERVING] |= os.path.lexists(root / "serving.json")
     found = [kind for kind, is_there in signs.items() if is_there]
     ledger.hold(
         14, len(found) == 1, f"the result has the parts of {' and of '.join(found) or 'nothing'}; allowed: of one"
@@ -96,6 +101,9 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
     ranks = ranks_of(document)
     if kind == OPERATORS:
         ledger.same(14, f"the level of a result of {kind}", document["level"], 0)
+        ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
+    elif kind == SERVING:
+        ledger.same(14, f"the level of a result of {kind}", document["level"], 1)
         ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
     elif kind == RECORDED:
         ledger.same(14, f"the level of {kind}", document["level"], 2)

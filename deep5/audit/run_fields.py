@@ -20,8 +20,8 @@ __all__ = ["check_run_fields"]
 
 _HIGHER = {
     "bleu", "bus_bandwidth", "chrf", "communication_overlap", "confusion_matrix", "f1", "final_test_accuracy",
-    "mean_average_precision", "mean_return", "operator_coverage", "right_results", "roc_auc", "test_accuracy",
-    "throughput", "top_k", "training_accuracy", "utilisation",
+    "goodput", "highest_rate", "mean_average_precision", "mean_return", "operator_coverage", "request_throughput",
+    "right_results", "roc_auc", "test_accuracy", "throughput", "top_k", "training_accuracy", "utilisation",
 }  # fmt: skip
 # Events of deep5 that never end a training.
 _STOP_NOTHING = {"checkpointer", "csv_logger", "progress_bar", "scheduled", "slow_rank", "tensorboard_logger"}

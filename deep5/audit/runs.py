@@ -17,7 +17,7 @@ from deep5.audit.duration import check_duration
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_origin, check_recipe
-from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, RECORDED, TRAINING, check_level
+from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, RECORDED, SERVING, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.newer import read_newer
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
@@ -31,6 +31,7 @@ from deep5.audit.recorded import check_recorded
 from deep5.audit.rounds import slowest
 from deep5.audit.run_fields import check_run_fields
 from deep5.audit.run_times import check_times, logged
+from deep5.audit.serving_rows import check_serving_rows
 from deep5.audit.values import check_values
 from deep5.audit.verdict_rows import BUSY
 from deep5.core.errors import Deep5Error
@@ -151,6 +152,8 @@ def _check_ended(
         check_operator_rows(ledger, root, document, samples)
     if kind == COLLECTIVES:
         check_collective_rows(ledger, root, document, samples)
+    if kind == SERVING:
+        check_serving_rows(ledger, root, document)
 
 
 def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
@@ -271,7 +274,7 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | N
         found = (document["numerics"] or {}).get("dtype")
         listed = [found] if isinstance(found, str) else list(found or ())
         ledger.same(2, "the element type, by the recipe", listed, [own] if isinstance(own, str) else list(own))
-    elif kind == TRAINING:
+    elif kind in (TRAINING, SERVING):
         check_numerics(ledger, "the run", document["numerics"], parts, native=native)
     else:
         ledger.skip("numerics of a recipe that times hand-written code: it does not state them")

@@ -258,8 +258,15 @@ class Event:
             summary: The result of `deep5.bench.collective.summary.summarise_collectives` on it.
         """
 
+    def after_serving(self, load: Any) -> None:
+        """Called once, after the last request of a serving recipe, without a trainer.
 
-_UNTRAINED = ("after_timing", "after_collectives")
+        Args:
+            load: A `deep5.bench.serving.records.ServedLoad`.
+        """
+
+
+_UNTRAINED = ("after_timing", "after_collectives", "after_serving")
 HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")) and name not in _UNTRAINED)
 
 

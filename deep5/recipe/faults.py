@@ -16,6 +16,7 @@ __all__ = [
     "bounds_fault",
     "collective_fault",
     "component_fault",
+    "deadline_fault",
     "decay_fault",
     "device_fault",
     "dtype_fault",
@@ -31,16 +32,24 @@ __all__ = [
     "loss_scale_fault",
     "master_weights_fault",
     "names_fault",
+    "percentile_fault",
     "positive_fault",
     "precision_fault",
+    "rate_fault",
+    "scenario_fault",
     "schedules_fault",
     "shapes_fault",
     "text_fault",
+    "timeout_fault",
+    "transport_fault",
     "uses_fault",
 ]
 
 _PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 _COLLECTIVE = ("all_reduce",)
+# Of deep5.bench.serving.plan, which NumPy is loaded for.
+_SCENARIOS = ("single_stream", "multi_stream", "server", "offline")
+_TRANSPORTS = ("in_process", "http")
 _LAUNCHERS = ("mpiexec", "torchrun", "threads")
 
 
@@ -185,6 +194,41 @@ def precision_fault(value: Any) -> str | None:
 def collective_fault(value: Any) -> str | None:
     """The name of a collective."""
     return None if value in _COLLECTIVE else _not_among(value, _COLLECTIVE)
+
+
+def scenario_fault(value: Any) -> str | None:
+    """The name of a scenario of MLPerf."""
+    return None if value in _SCENARIOS else _not_among(value, _SCENARIOS)
+
+
+def transport_fault(value: Any) -> str | None:
+    """How requests reach a server."""
+    return None if value in _TRANSPORTS else _not_among(value, _TRANSPORTS)
+
+
+def rate_fault(value: Any) -> str | None:
+    """A rate, or several in ascending order."""
+    rates = value if isinstance(value, (list, tuple)) else [value]
+    if rates and all(positive_fault(rate) is None for rate in rates) and list(rates) == sorted(set(rates)):
+        return None
+    return f"is {value!r}; allowed: queries per second above 0, such as 100 or, ascending, (50, 100, 200), or None"
+
+
+def deadline_fault(value: Any) -> str | None:
+    """Seconds, at least 0."""
+    return None if decay_fault(value) is None else f"is {value!r}; allowed: seconds of at least 0, such as 0.002"
+
+
+def timeout_fault(value: Any) -> str | None:
+    """Seconds above 0."""
+    return None if positive_fault(value) is None else f"is {value!r}; allowed: seconds above 0, such as 30"
+
+
+def percentile_fault(value: Any) -> str | None:
+    """A percentile."""
+    if positive_fault(value) is None and value <= 100:
+        return None
+    return f"is {value!r}; allowed: a number above 0 and at most 100, or None"
 
 
 def names_fault(value: Any) -> str | None:

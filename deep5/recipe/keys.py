@@ -14,6 +14,8 @@ __all__ = [
     "COLLECTIVES",
     "OPERATORS",
     "RECIPES",
+    "SERVED",
+    "SERVING",
     "STUDIED",
     "TRAINING",
     "WORKLOAD",
@@ -34,6 +36,9 @@ WORKLOAD = frozenset((
 
 STUDIED = frozenset(("collective", "sizes", "algorithms", "op", "dtype", "segment"))
 """Keys that determine the measurement of a recipe of collectives, like `WORKLOAD`."""
+
+SERVED = frozenset(("scenario", "queries", "rate", "samples_per_query", "bound_s", "percentile", "transport"))
+"""Keys that determine the load of a serving recipe, like `WORKLOAD`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,6 +360,69 @@ _COLLECTIVES = {
     ),
 }
 
+_SERVING = {
+    "scenario": Key(
+        meaning="MLPerf's scenario: 'single_stream', 'multi_stream', 'server' or 'offline'.",
+        fault=faults.scenario_fault,
+    ),
+    "queries": Key(
+        meaning="Number of queries at each rate; in 'offline', of samples in the one query.", least=1, most=10_000_000
+    ),
+    "rate": Key(
+        meaning="Queries per second that arrive in 'server'; several are measured one after another; None: for others.",
+        default=None,
+        optional=True,
+        fault=faults.rate_fault,
+    ),
+    "samples_per_query": Key(
+        meaning="Samples of a query in 'multi_stream'; None: 8, and 1 in other scenarios.",
+        default=None,
+        least=1,
+        optional=True,
+    ),
+    "bound_s": Key(
+        meaning="Latency bound of the goodput in seconds; None: there is none.",
+        default=None,
+        optional=True,
+        fault=faults.positive_fault,
+    ),
+    "percentile": Key(
+        meaning="Latency percentile that is compared with the bound; None: MLPerf's, 90 in 'single_stream', else 99.",
+        default=None,
+        optional=True,
+        fault=faults.percentile_fault,
+    ),
+    "max_batch": Key(meaning="Most requests that the server runs as one batch.", default=1, least=1, most=65536),
+    "deadline_s": Key(
+        meaning="Longest time in seconds that the oldest request waits for a fuller batch while the server is idle.",
+        default=0.0,
+        fault=faults.deadline_fault,
+    ),
+    "timeout_s": Key(
+        meaning="Seconds to wait for an answer after the last query; a request without one is a failure.",
+        default=30.0,
+        fault=faults.timeout_fault,
+    ),
+    "transport": Key(
+        meaning="How requests reach the server: 'in_process', or 'http' to a separate process on 127.0.0.1.",
+        default="in_process",
+        fault=faults.transport_fault,
+    ),
+    "samples": Key(meaning="Number of test samples, from the first on, that requests draw from.", default=256, least=1),
+    "model": Key(
+        meaning="Network to serve: a name of the zoo, an ONNX file, or a d5.Network; its loss is left out.",
+        kind="networks",
+    ),
+    "dataset": Key(meaning="Data set whose test samples are requested.", kind="datasets"),
+    **{
+        key: _TRAINING[key]
+        for key in ("framework", "executor", "device", "threads", "deterministic", "tf32", "precision", "init")
+    },
+    "seed": Key(
+        meaning="Seed of the arrival times, of the samples, and of the weights without 'init'.", default=0, least=0
+    ),
+}
+
 
 TRAINING = Kind(name="training", keys=_TRAINING, fault=_two_executors)
 """A recipe that trains a network."""
@@ -368,7 +436,10 @@ OPERATORS = Kind(name="operators", keys=_OPERATORS, measured=WORKLOAD, fault=_no
 COLLECTIVES = Kind(name="collectives", keys=_COLLECTIVES, measured=STUDIED)
 """A recipe that times a collective among ranks."""
 
-RECIPES = (TRAINING, CODE, OPERATORS, COLLECTIVES)
+SERVING = Kind(name="serving", keys=_SERVING, measured=SERVED, fault=_two_executors)
+"""A recipe that serves a network under a load."""
+
+RECIPES = (TRAINING, CODE, OPERATORS, COLLECTIVES, SERVING)
 """All kinds of recipes."""
 
 
@@ -379,6 +450,8 @@ def kind_of(*parts: Mapping[str, Any]) -> Kind:
         return CODE
     if "operator" in keys or "problems" in keys:
         return OPERATORS
+    if "scenario" in keys:
+        return SERVING
     return COLLECTIVES if "collective" in keys else TRAINING
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deep5.recipe.experiment import Experiment
-from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS
+from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, SERVING
 from deep5.run.workload import Workload
 
 __all__ = ["workload_of"]
@@ -24,6 +24,10 @@ def workload_of(experiment: Experiment) -> Workload:
         from deep5.run.collectives import Collectives
 
         return Collectives(experiment)
+    if kind is SERVING:
+        from deep5.run.serving import Serving
+
+        return Serving(experiment)
     from deep5.run.training import Training
 
     return Training(experiment)

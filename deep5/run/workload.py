@@ -157,6 +157,6 @@ class Timed(Workload):
 
     def _trains_nothing(self) -> UsageError:
         return UsageError(
-            f"{self.experiment.name} times operators, code or collectives and trains nothing; allowed: neither "
-            "--resume nor --checkpoint-every; remedy: run it again"
+            f"{self.experiment.name} times operators, code, collectives or requests and trains nothing; allowed: "
+            "neither --resume nor --checkpoint-every; remedy: run it again"
         )

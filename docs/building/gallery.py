@@ -23,6 +23,7 @@ SECTIONS = {
     "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
+    "Serving": ("serving",),
 }
 """Title of a section, and how the names of its recipes begin."""
 # Figures by preference; a recipe shows the first that its result has.
@@ -34,6 +35,7 @@ FIRST = (
     "accuracy",
     "return",
     "collective",
+    "serving",
     "violin",
     "study",
     "operators",

@@ -9,7 +9,7 @@ from mkdocs.exceptions import PluginError
 
 from deep5.core.plugins import KINDS
 from deep5.recipe.key_checks import allowed_values
-from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, RECIPES, TRAINING, Key, Kind
+from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, RECIPES, SERVING, TRAINING, Key, Kind
 from tables import code, require, with_code
 
 HEAD = """\
@@ -46,10 +46,14 @@ of keyword arguments: `"optimizer": "adam", "optimizer_kwargs": {"lr": 0.01}`, o
 `import deep5 as d5`.
 """
 KINDS_OF_RECIPES: Mapping[str, tuple[str, str]] = {
-    TRAINING.name: ("Training", "A recipe with none of the keys `candidate`, `operator`, `problems` and `collective`."),
+    TRAINING.name: (
+        "Training",
+        "A recipe with none of the keys `candidate`, `operator`, `problems`, `collective` and `scenario`.",
+    ),
     CODE.name: ("Code", "A recipe with the key `candidate`. It times two pieces of code against each other."),
     OPERATORS.name: ("Operators", "A recipe with the key `operator`, `problems` or both. It times operators."),
     COLLECTIVES.name: ("Collectives", "A recipe with the key `collective`. It times a collective among ranks."),
+    SERVING.name: ("Serving", "A recipe with the key `scenario`. It serves a network under a load."),
 }
 """Title and introduction by kind of recipe."""
 EXAMPLES: Mapping[str, Mapping[str, str]] = {
@@ -134,6 +138,30 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
         "seed": "1",
         "ranks": "4",
         "launcher": '"threads"',
+    },
+    SERVING.name: {
+        "scenario": '"server"',
+        "queries": "1000",
+        "rate": "(50, 100, 200)",
+        "samples_per_query": "4",
+        "bound_s": "0.05",
+        "percentile": "95",
+        "max_batch": "8",
+        "deadline_s": "0.002",
+        "timeout_s": "10",
+        "transport": '"http"',
+        "samples": "64",
+        "model": '"lenet"',
+        "dataset": '"digits"',
+        "framework": '"onnxruntime"',
+        "executor": '"own.py:make_executor"',
+        "device": '"cuda"',
+        "threads": "2",
+        "deterministic": "False",
+        "tf32": "True",
+        "precision": '"bfloat16"',
+        "init": '"weights.safetensors"',
+        "seed": "1",
     },
 }
 """A value in Python by kind of recipe and key; tests/project/test_reference_pages.py makes a recipe with each."""

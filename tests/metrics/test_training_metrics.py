@@ -568,4 +568,6 @@ def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told |= {"communication_overlap", "staleness"}
     # test_recipe_collectives.
     told |= {"bus_bandwidth", "collective_latency", "right_results"}
+    # tests/serving.
+    told |= {"failed_requests", "goodput", "highest_rate", "latency_percentile", "request_throughput"}
     assert set(registered("metrics")) == told

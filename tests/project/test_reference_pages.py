@@ -31,7 +31,7 @@ from deep5.cli.group import CommandGroup
 from deep5.core.plugins import KINDS, REGISTERED
 from deep5.core.variables import VARIABLES, Variable, known_variable
 from deep5.measuring.environment import RECORDED_NAMES
-from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, RECIPES, TRAINING, Key, Kind
+from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, RECIPES, SERVING, TRAINING, Key, Kind
 from deep5.recipe.recipe import Recipe
 from deep5.results.export.tables import RUN_COLUMNS
 from deep5.results.long_form import SAMPLE_COLUMNS, SAMPLE_MEANINGS
@@ -78,6 +78,14 @@ LEAST: dict[str, dict[str, Any]] = {
     CODE.name: {"candidate": "own.py:fast", "baseline": "own.py:slow"},
     OPERATORS.name: {"operator": "MatMul", "shapes": ((2, 2), (2, 2))},
     COLLECTIVES.name: {"collective": "all_reduce"},
+    SERVING.name: {
+        "scenario": "server",
+        "queries": 1,
+        "rate": 10,
+        "model": "lenet",
+        "dataset": "digits",
+        "framework": "reference",
+    },
 }
 
 

@@ -13,12 +13,13 @@ import pytest
 
 from deep5.core.errors import UsageError
 from deep5.recipe.experiment import Experiment
-from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, TRAINING
+from deep5.recipe.keys import CODE, COLLECTIVES, OPERATORS, SERVING, TRAINING
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.run.choice import workload_of
 from deep5.run.code import Code
 from deep5.run.collectives import Collectives
 from deep5.run.operators import Operators
+from deep5.run.serving import Serving
 from deep5.run.training import Training
 from deep5.run.workload import Options, Workload
 from deep5.training.checkpointer import Checkpointer
@@ -29,6 +30,7 @@ CHOSEN = {
     "deepbench_gemm": (OPERATORS, Operators),
     "distributed_collectives": (COLLECTIVES, Collectives),
     "overhead_trainer": (CODE, Code),
+    "serving_digits": (SERVING, Serving),
 }
 
 

@@ -1,0 +1,1 @@
+"""Serving: load on a network by MLPerf's scenarios, with batch dispatch."""

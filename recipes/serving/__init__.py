@@ -1,0 +1,1 @@
+"""Recipes that serve networks under a load."""
