@@ -339,5 +339,6 @@ _SPECIAL: dict[tuple[str, str], Complete] = {
     ("collective", "launcher"): _names(("mpiexec", "threads", "torchrun")),
     ("collective", "dtype"): _names(("float16", "float32", "float64", "int32", "int64")),
     ("collective", "op"): _names(("sum", "max", "min", "prod")),
+    ("serve", "source"): _recipes,
     ("predict", "size"): lambda ctx, param, incomplete: [],
 }

@@ -60,6 +60,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         "run": ("deep5.cli.run", "run_command"),
         "results": ("deep5.cli.results", "results_command"),
         "profile": ("deep5.cli.profile", "profile_command"),
+        "serve": ("deep5.cli.serve", "serve_command"),
         "show": ("deep5.cli.show", "show_command"),
         "study": ("deep5.cli.study", "study_command"),
     },

@@ -93,6 +93,9 @@ _EXTRAS = {
     "tokenizers": "text",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
+    "httpx": "serving",
+    "starlette": "serving",
+    "uvicorn": "serving",
 }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.run.assemble_executor import ExecutorMaker
 
-__all__ = ["Serving"]
+__all__ = ["Serving", "recipe_network"]
 
 _NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
 _SCOPE = "from the scheduled time of a query to the end of its answer"
@@ -49,7 +52,7 @@ class Serving(Timed):
         plan, parts = self.plan(), self.experiment.parts
         with contained():
             observers_of(self.experiment)
-            network = _network(parts)
+            network = recipe_network(parts)
             try:
                 with nothing_fetched():
                     _samples(parts, network)
@@ -88,13 +91,18 @@ class Serving(Timed):
         run = self._record(served, options, perf_counter() - begin)
         run.warn(*served.warnings)
         with run.guarded():
-            run.document["measurement"]["warm_up_s"] = served.warm_up()
-            with served.system() as system, Ongoing(f"serving {plan.requests} requests"):
-                load = generate_load(plan, system, served.samples)
+            if plan.transport == "in_process":  # a server's process warms up before it is ready
+                run.document["measurement"]["warm_up_s"] = served.warm_up()
+            with served.system() as (system, samples), Ongoing(f"serving {plan.requests} requests"):
+                load = generate_load(plan, system, samples)
+                ended = system.ended()
             phases = summarise_load(load)
             _write(run, load, phases, served)
             run.warn(*unsure(load, phases))
             goals, reported = timed_goals(self.experiment.metrics), timed_metrics(self.experiment.metrics)
+            if ended:
+                failed = sum(phase.failures for phase in phases)
+                raise Deep5Error(f"{ended}; {failed} of {plan.requests} requests failed")
             run.others_share = machine.others_share(wait=bool(goals))
             run.warn(*load_warnings(goals, run.others_share, machine.processors, served.threads, reported))
             result = run.finish()
@@ -146,10 +154,15 @@ class _Served:
 
         self.plan = plan
         maker: ExecutorMaker = ExecutorMaker(parts)
-        self.network = _network(parts)
+        self.network = recipe_network(parts)
         self.samples = _samples(parts, self.network)
         executor = maker.make(self.network, parts["seed"].value)
         self.settings = maker.settle(executor)
+        if plan.transport == "http" and maker.framework is None:
+            raise RecipeError(
+                f"{parts['executor'].where}'executor' is the recipe's own function, which the server's process cannot "
+                "call; allowed: 'framework' in place of 'executor', or transport='in_process'"
+            )
         self.framework, self.device, self.threads = maker.name, str(executor.device), maker.threads
         self.warnings = tuple(maker.warnings)
         try:
@@ -170,19 +183,54 @@ class _Served:
             self.model.warm_up(self.samples[0])
         return perf_counter() - begin
 
-    def system(self) -> AbstractContextManager[System]:
-        """The system under test."""
+    @contextmanager
+    def system(self) -> Iterator[tuple[System, Sequence[Any]]]:
+        """The system under test, and the samples in its form."""
         from deep5.bench.serving.system import BatchServer
 
-        return BatchServer(self.model.run, max_batch=self.plan.max_batch, deadline_s=self.plan.deadline_s)
+        plan = self.plan
+        if plan.transport == "http":
+            with self._over_http() as found:
+                yield found
+            return
+        with BatchServer(self.model.run, max_batch=plan.max_batch, deadline_s=plan.deadline_s) as server:
+            yield server, self.samples
+
+    @contextmanager
+    def _over_http(self) -> Iterator[tuple[System, Sequence[Any]]]:
+        """A server process with the same network, and a client of it."""
+        from deep5.bench.serving.http_client import HTTPSystem, ServerProcess
+        from deep5.core.python_child import python_command
+        from deep5.run.server_process import serve_file
+
+        plan = self.plan
+        options = {
+            "name": self.model.name,
+            "framework_name": self.framework,
+            "device": self.device,
+            "threads": self.threads,
+            "max_batch": plan.max_batch,
+            "deadline_s": plan.deadline_s,
+        }
+        with tempfile.TemporaryDirectory(prefix="deep5-serving-") as folder:
+            path = Path(folder, "network.onnx")
+            self.network.save(path)
+            with (
+                ServerProcess(python_command(serve_file, str(path), options, parent=os.getpid())) as process,
+                HTTPSystem(process.url, process.model, timeout_s=plan.timeout_s, ended=process.ended) as client,
+            ):
+                yield client, client.prepared(self.samples)
 
     def about(self) -> dict[str, Any]:
         """How the server runs, for the result."""
         return {"batch_sizes": list(self.model.sizes), "samples": len(self.samples), "transport": self.plan.transport}
 
 
-def _network(parts: Parts) -> Network:
-    """The network under `model`, without its loss.
+def recipe_network(parts: Parts) -> Network:
+    """The network under `model`, with its initial weights and without its loss.
+
+    Args:
+        parts: The recipe's parts, by key.
 
     Raises:
         RecipeError: It is not a graph, or cannot be served.

@@ -54,6 +54,7 @@ EXAMPLES: Mapping[str, str] = {
     "results unpack": "deep5 results unpack digits.zip",
     "results verify": "deep5 results verify results/digits_lenet-… --signer ada.pub",
     "run": "deep5 run digits_lenet --framework reference",
+    "serve": "deep5 serve results/digits_lenet-… --framework onnxruntime --port 0",
     "show dataset": "deep5 show dataset digits -o pictures",
     "show network": "deep5 show network googlenet -o pictures",
     "study": "deep5 study digits_lenet --size smoke --vary optimizer=adam,momentum --framework reference "

@@ -9,6 +9,9 @@ import pkgutil
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +274,24 @@ def test_commands_are_understood(
         deep5.networks.lenet().save(tmp_path / "net.onnx")
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
+    if words[0] == "serve":
+        _started_and_stopped(words, tmp_path)
+        return
     done = forked.run([*program, *words], cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {line}: {done.stdout[-3000:]}{done.stderr}"
+
+
+def _started_and_stopped(words: list[str], folder: Path) -> None:
+    """A server runs until it is stopped, and has then not failed."""
+    command = [sys.executable, "-m", "deep5", *words, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "by KServe's protocol" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def modules() -> list[str]:

@@ -51,6 +51,10 @@ class System(Protocol):
         """
 
     @abstractmethod
+    def ended(self) -> str:
+        """How the system ended by itself, in words; empty while it runs."""
+
+    @abstractmethod
     def close(self) -> None:
         """Stop; what still waits is answered or fails, within a bounded time."""
 
@@ -79,19 +83,23 @@ class BatchServer:
         self._run = run
         self._queue = BatchQueue(max_batch, deadline_s)
         self._wakes = threading.Condition()
-        self._closed, self._ended = False, ""
+        self._closed, self._reason = False, ""
         self._thread = threading.Thread(target=self._serve, name="deep5 batch server", daemon=True)
         self._thread.start()
 
     def submit(self, sample: Any, done: Done) -> None:
         """As `System.submit`."""
         with self._wakes:
-            reason = self._ended or ("the server is closed" if self._closed else "")
+            reason = self._reason or ("the server is closed" if self._closed else "")
             if not reason:
                 self._queue.add((sample, done), perf_counter())
                 self._wakes.notify()
         if reason:
             done(Answer(perf_counter(), reason))
+
+    def ended(self) -> str:
+        """As `System.ended`."""
+        return self._reason
 
     def close(self, timeout_s: float = 60.0) -> None:
         """Serve what waits, at once, and stop.
@@ -150,13 +158,14 @@ class BatchServer:
         last_s = perf_counter()
         for place, (_, done) in enumerate(batch):
             own = outputs[place] if status == OK else None
-            failed = isinstance(own, Exception)
-            said = described(own) if failed else status
-            done(Answer(last_s, said, started_s, len(batch), outputs=None if failed else own))
+            if isinstance(own, Exception):
+                done(Answer(last_s, described(own), started_s, len(batch)))
+            else:
+                done(Answer(last_s, status, started_s, len(batch), outputs=own))
 
     def _fail(self, reason: str) -> None:
         with self._wakes:
-            self._ended = reason
+            self._reason = reason
             left = []
             while batch := self._queue.take(perf_counter(), at_once=True):
                 left += batch
