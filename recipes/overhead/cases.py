@@ -6,66 +6,14 @@ The table holds names, sentences and numbers. The timed functions are imported w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-import deep5 as d5
 from deep5.recipe.family import RecipeFamily
+from deep5.recipes.overhead.case import Case
+from deep5.recipes.overhead.workloads.written import WRITTEN
 
-__all__ = ["CASES", "FAMILY", "Case"]
+__all__ = ["CASES", "FAMILY"]
 
-Cases = Iterator[tuple[str, "Case"]]
-_ARGUMENTS = ("candidate_kwargs", "baseline_kwargs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One measurement.
-
-    Attributes:
-        about: A sentence for `deep5 list`.
-        kind: A key of `sides.KINDS`.
-        given: Arguments of the kind.
-        goal: Goal for the slowdown, or for the overhead per step if it is in microseconds; None: reported only.
-        steps: Steps per call of a side.
-        rounds: Calls per side.
-        smoke: Steps and rounds of the smoke size.
-        smoke_given: The arguments that differ in the smoke size.
-        threads: Threads of the framework; None: the sides have no such argument.
-        launcher: The launcher of the two ranks; None: one process.
-        mutable: True if settings may change the arguments of the sides.
-    """
-
-    about: str
-    kind: str
-    given: Mapping[str, Any] = field(default_factory=dict)
-    goal: str | None
-    steps: int
-    rounds: int = 60
-    smoke: Mapping[str, int]
-    smoke_given: Mapping[str, Any] = field(default_factory=dict)
-    threads: int | None = 1
-    launcher: str | None = None
-    mutable: bool = False
-
-    def parts(self) -> dict[str, Any]:
-        """The definitions of a recipe file."""
-        from deep5.recipes.overhead.sides import KINDS
-
-        fixed = {**KINDS[self.kind](**self.given), "steps": self.steps, "rounds": self.rounds}
-        if self.threads is not None:
-            fixed["threads"] = self.threads
-        if self.launcher is not None:
-            fixed |= {"ranks": 2, "launcher": self.launcher}
-        arguments = {key: fixed.pop(key) for key in _ARGUMENTS} if self.mutable else {}
-        small = KINDS[self.kind](**{**self.given, **self.smoke_given}) if self.smoke_given else {}
-        metric = d5.Overhead() if self.goal is not None and self.goal.endswith("us") else d5.Slowdown()
-        return {
-            "FIXED": fixed,
-            "MUTABLE": {**arguments, "seed": 0},
-            "METRICS": [(metric, self.goal)],
-            "SIZES": {"smoke": {**{key: small[key] for key in _ARGUMENTS if small}, **self.smoke}},
-        }
+Cases = Iterator[tuple[str, Case]]
 
 
 # Steps, inference and training runs, compared with hand-written code for the framework
@@ -135,6 +83,34 @@ def _of_networks() -> Cases:
     for network in ("lenet_1", "lenet_64", "resnet18", "transformer"):
         goal = "<= 1.1" if network == "lenet_1" else "<= 1.02"
         yield f"onnxruntime_{network}_inference", _inference(network, "onnxruntime", where, goal)
+
+
+# Training steps of the workloads of other recipes, at their sizes, compared with hand-written code for the framework
+
+_STEPS = {
+    "generation_autoencoder": 40,
+    "graph_block_model": 15,
+    "graph_karate_club": 40,
+    "recommendation_dlrm": 15,
+    "reinforcement_reinforce": 20,
+}
+"""Steps per call of recipes whose steps are short; one of the others."""
+
+
+def _of_workloads() -> Cases:
+    for engine, recipes in WRITTEN.items():
+        framework = _ENGINES[engine][0]
+        for recipe in recipes:
+            case = Case(
+                about=f"A training step of the recipe {recipe}, on {framework}, against hand-written {framework}",
+                kind="workload",
+                given={"engine": engine, "recipe": recipe},
+                goal="<= 1.02",
+                steps=_STEPS.get(recipe, 1),
+                smoke={"steps": 1, "rounds": 6},
+                smoke_given={"size": "smoke"},
+            )
+            yield f"{engine}_{recipe}_step", case
 
 
 # Update rules: the update only, a LeNet step under the trainer, and variants of a step
@@ -360,7 +336,15 @@ _OTHERS = {
     ),
 }
 
-_GROUPS = (_of_networks(), _of_rules(), _of_operators(), _of_all_reduces(), _of_samplers(), _OTHERS.items())
+_GROUPS = (
+    _of_networks(),
+    _of_workloads(),
+    _of_rules(),
+    _of_operators(),
+    _of_all_reduces(),
+    _of_samplers(),
+    _OTHERS.items(),
+)
 
 CASES: Mapping[str, Case] = {name: case for group in _GROUPS for name, case in group}
 """Every case, by its name: the recipe `overhead_<name>`."""

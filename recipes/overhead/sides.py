@@ -23,6 +23,7 @@ from deep5.recipes.overhead import (
     tensorflow_by_hand,
     training,
 )
+from deep5.recipes.overhead.workloads import pytorch_step, workload
 
 __all__ = ["KINDS"]
 
@@ -35,6 +36,7 @@ _WRITTEN_FOR: Mapping[str, Any] = {
     "pytorch": pytorch_by_hand,
     "tensorflow": tensorflow_by_hand,
 }
+_WORKLOADS_FOR: Mapping[str, Any] = {"pytorch": pytorch_step}
 _NETWORKS: Mapping[str, Any] = {"small_gpt": by_deep5.small_gpt}
 """Networks of these recipes only; others have their registered name."""
 _SHAPES = {"small": optimizers.SMALL, "large": optimizers.LARGE}
@@ -63,6 +65,12 @@ def _step(*, engine: str, opponent: str, network: str, batch_size: int) -> Sides
     same = {"network": _NETWORKS.get(network) or load("networks", network), "batch_size": batch_size}
     theirs = _WRITTEN_FOR[opponent].training_step
     return _pair(by_deep5.training_step, theirs, {"framework": engine, **same}, same)
+
+
+def _workload(*, engine: str, recipe: str, size: str = "full") -> Sides:
+    same = {"recipe": recipe, "size": size}
+    theirs = _WORKLOADS_FOR[engine].training_step
+    return _pair(workload.training_step, theirs, {"framework": engine, **same}, same)
 
 
 def _inference(*, engine: str, network: str, batch_size: int) -> Sides:
@@ -159,5 +167,6 @@ KINDS: Mapping[str, Callable[..., Sides]] = {
     "trainer": _trainer,
     "training": _training,
     "update": _update,
+    "workload": _workload,
 }
 """By kind, the function that makes the two sides of FIXED from a case's arguments."""

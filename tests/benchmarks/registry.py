@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULES = ("commands", "data", "operators", "functions", "networks", "recorder")
+MODULES = ("commands", "data", "operators", "functions", "networks", "workloads", "recorder")
 """The modules of benchmarks next to this one; each registers its own at import."""
 
 Setup = Callable[[Path], Callable[[], object]]
