@@ -23,7 +23,7 @@ from deep5.recipes.overhead import (
     tensorflow_by_hand,
     training,
 )
-from deep5.recipes.overhead.workloads import pytorch_step, workload
+from deep5.recipes.overhead.workloads import jax_step, pytorch_step, workload
 
 __all__ = ["KINDS"]
 
@@ -36,7 +36,7 @@ _WRITTEN_FOR: Mapping[str, Any] = {
     "pytorch": pytorch_by_hand,
     "tensorflow": tensorflow_by_hand,
 }
-_WORKLOADS_FOR: Mapping[str, Any] = {"pytorch": pytorch_step}
+_WORKLOADS_FOR: Mapping[str, Any] = {"jax": jax_step, "pytorch": pytorch_step}
 _NETWORKS: Mapping[str, Any] = {"small_gpt": by_deep5.small_gpt}
 """Networks of these recipes only; others have their registered name."""
 _SHAPES = {"small": optimizers.SMALL, "large": optimizers.LARGE}

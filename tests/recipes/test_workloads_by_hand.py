@@ -11,7 +11,7 @@ import pytest
 import deep5 as d5
 from deep5.recipe.recipe import load_recipe
 from deep5.recipe.registered import recipe_names
-from deep5.recipes.overhead.workloads import pytorch_step
+from deep5.recipes.overhead.workloads import jax_step, pytorch_step
 from deep5.recipes.overhead.workloads.workload import Workload, training_step, workload, written_for
 from deep5.recipes.overhead.workloads.written import WRITTEN
 
@@ -58,8 +58,32 @@ def pytorch_training(own: Workload, recipe: str) -> tuple[list[float], dict[str,
     return losses, {name: value.detach().numpy() for name, value in model.named_parameters()}, model.values_of
 
 
-GRADIENTS = {"pytorch": pytorch_gradients}
-TRAININGS = {"pytorch": pytorch_training}
+def jax_gradients(own: Workload, recipe: str) -> tuple[float, dict[str, Any], Callable[..., Any]]:
+    import jax
+
+    with jax.enable_x64(own.network.outputs["loss"].dtype == "float64"):
+        model, parameters, feeds = jax_step.prepared(own, recipe)
+        of_loss = jax.jit(jax.value_and_grad(model.loss, has_aux=True))
+        key, statistics = jax.random.key(0), model.statistics(parameters)
+        (loss, _), gradients = of_loss(parameters, statistics, key, **feeds[0])
+        return float(loss), {name: np.asarray(value) for name, value in gradients.items()}, model.values_of
+
+
+def jax_training(own: Workload, recipe: str) -> tuple[list[float], dict[str, Any], Callable[..., Any]]:
+    import jax
+
+    with jax.enable_x64(own.network.outputs["loss"].dtype == "float64"):
+        model, parameters, feeds = jax_step.prepared(own, recipe)
+        step, initial = jax_step.step_of(model, own.rule)
+        state, losses = initial(parameters, SEED), []
+        for feed in feeds[:1] * STEPS:
+            state, loss = step(state, feed)
+            losses.append(float(loss))
+        return losses, {name: np.asarray(value) for name, value in state[0].items()}, model.values_of
+
+
+GRADIENTS = {"jax": jax_gradients, "pytorch": pytorch_gradients}
+TRAININGS = {"jax": jax_training, "pytorch": pytorch_training}
 CASES = [(framework, recipe) for framework, names in WRITTEN.items() for recipe in names]
 
 

@@ -22,5 +22,20 @@ WRITTEN: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "text_phonemes": ("pytorch_recurrent", "Transducer"),
         "vision_vit": ("pytorch_transformers", "VisionTransformer"),
     },
+    "jax": {
+        "detection_centers": ("jax_detection", "Centers"),
+        "detection_ssd": ("jax_detection", "SingleShot"),
+        "generation_autoencoder": ("jax_dense", "Autoencoder"),
+        "graph_block_model": ("jax_dense", "GraphNetwork"),
+        "graph_karate_club": ("jax_dense", "GraphNetwork"),
+        "recommendation_dlrm": ("jax_dense", "Recommender"),
+        "reinforcement_reinforce": ("jax_dense", "Policy"),
+        "speech_vowels": ("jax_recurrent", "Speech"),
+        "text_byte_pairs": ("jax_transformers", "Decoder"),
+        "text_gpt": ("jax_transformers", "Decoder"),
+        "text_lstm": ("jax_recurrent", "LanguageModel"),
+        "text_phonemes": ("jax_recurrent", "Transducer"),
+        "vision_vit": ("jax_transformers", "VisionTransformer"),
+    },
 }
 """By framework and recipe, the module of this package with the hand-written network, and its name."""
