@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from deep5.networks.microbatching.transform import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.onnx_interface import onnx_backend as onnx_backend
+    from deep5.networks.transforms.adapters import low_rank_adapters as low_rank_adapters
+    from deep5.networks.transforms.adapters import merge_adapters as merge_adapters
     from deep5.networks.transforms.convolution_algorithms import convolutions_by as convolutions_by
     from deep5.networks.transforms.convolution_algorithms import unfit_convolutions as unfit_convolutions
     from deep5.networks.transforms.precision import with_precision as with_precision
@@ -91,8 +93,10 @@ _HOME = {
     "inception": "deep5.networks.zoo",
     "layer_times": "deep5.networks.analysis.layer_timing",
     "lenet": "deep5.networks.zoo",
+    "low_rank_adapters": "deep5.networks.transforms.adapters",
     "lstm": "deep5.networks.zoo",
     "lstm_language_model": "deep5.networks.zoo",
+    "merge_adapters": "deep5.networks.transforms.adapters",
     "micro_batched": "deep5.networks.microbatching.transform",
     "mlp": "deep5.networks.zoo",
     "mobilenet_v2": "deep5.networks.zoo",

@@ -13,7 +13,14 @@ from deep5.audit import audit
 from deep5.recipe.recipe import load_recipe
 from deep5.run.execute import execute
 
-NAMES = ("generation_autoencoder", "graph_block_model", "graph_karate_club", "recommendation_dlrm", "vision_vit")
+NAMES = (
+    "generation_autoencoder",
+    "graph_block_model",
+    "graph_karate_club",
+    "recommendation_dlrm",
+    "vision_adapters",
+    "vision_vit",
+)
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 
@@ -47,6 +54,37 @@ def test_the_autoencoders_goal_is_below_what_principal_components_reach() -> Non
     assert round(error, 4) == 0.0245
     ((_, goal), *_) = recipe.metrics
     assert goal.bound < 0.85 * error
+
+
+def test_the_base_of_the_adapters_knows_the_digits_but_not_mirrored_ones() -> None:
+    """The figures in the recipe's docstring."""
+    from deep5.recipes.vision.adapters import DIGITS, adapted
+
+    executor = d5.framework("reference").executor(adapted())
+    test = d5.datasets.digits(**DIGITS).test
+    batch = test.batch(np.arange(len(test)))
+    shares = []
+    for images in (batch["input"], batch["input"][..., ::-1]):
+        found = executor.inference({**batch, "input": np.ascontiguousarray(images)})["logits"]
+        shares.append(100 * (found.argmax(axis=1) == batch["label"]).mean())
+    # Rounding of another machine may change the class of an image or two.
+    assert shares == pytest.approx([95.0, 29.2], abs=0.6)
+
+
+@pytest.mark.slow
+def test_the_base_of_the_adapters_can_be_trained_again(tmp_path: Path) -> None:
+    """By the stated rule; on another machine the weights differ in their last digits, and after training in more."""
+    from deep5.recipes.vision.adapters import BASE, DIGITS, SIZES_OF_BASE, train_base
+
+    train_base(str(tmp_path / "again.npz"))
+    test = d5.datasets.digits(**DIGITS).test
+    batch, right = test.batch(np.arange(len(test))), []
+    for path in (BASE, tmp_path / "again.npz"):
+        with np.load(path, allow_pickle=False) as file:
+            values = {name: file[name].astype(np.float32) for name in file.files}
+        executor = d5.framework("reference").executor(d5.networks.vit(**SIZES_OF_BASE).with_values(values))
+        right.append(100 * (executor.inference(batch)["logits"].argmax(axis=1) == batch["label"]).mean())
+    assert right[1] == pytest.approx(right[0], abs=2)
 
 
 @pytest.mark.slow
