@@ -18,12 +18,11 @@ SECTIONS = {
     "Recommendation and graphs": ("recommendation", "graph"),
     "Generation": ("generation",),
     "Agents": ("reinforcement",),
+    "Serving": ("serving",),
     "Operators": ("deepbench", "matmul", "layer", "convolution", "recurrent"),
     "Data": ("data",),
-    "Operators": ("deepbench", "matmul", "layer", "convolution"),
     "Micro-batches": ("microbatching",),
     "Distributed training": ("distributed",),
-    "Serving": ("serving",),
 }
 """Title of a section, and how the names of its recipes begin."""
 # Figures by preference; a recipe shows the first that its result has.
