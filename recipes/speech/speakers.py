@@ -5,7 +5,8 @@ speakers in order. The test sequences have utterances that are in no training se
 
 Baselines on the test utterances: speakers of the right number, drawn at random, make about 87 % wrong labels. If the
 begin and the end of each utterance are given, which the network has to find, the speaker whose mean frame is nearest to
-the utterance's is the wrong one in 7.6 %. This recipe reached REACHED.
+the utterance's is the wrong one in 7.6 %. This recipe reached 1.6 to 2.7 % (five
+seeds, and one of them on four frameworks).
 
 Size, number of sequences and epochs were chosen after two trainings, by their scores on the test part, since there is
 no validation set: the result checks that training works; it does not estimate how the network generalizes.

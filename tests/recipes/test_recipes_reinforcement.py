@@ -15,14 +15,7 @@ from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.report.curves import accuracy_drawing, return_drawing
 from deep5.run.execute import execute
 
-SAMPLERS: dict[str, dict[str, Any]] = {
-    "episodes": {},
-    "replay": {
-        "model": "q_network",
-        "train_sampler": "replay",
-        "train_sampler_kwargs": {"batches": 20, "warm_up": 100, "capacity": 1000},
-    },
-}
+RECIPES = ("reinforcement_reinforce", "reinforcement_dqn")
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 
@@ -34,21 +27,18 @@ def replaced(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     return replace(recipe, fixed=fixed, mutable=mutable)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(
     "framework", ["reference", *(pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS)]
 )
-def test_a_small_agent_runs_on_each_framework(sampler: str, framework: str, tmp_path: Path) -> None:
-    recipe = replaced(
-        load_recipe("reinforcement_reinforce").at_size("smoke"), {**SAMPLERS[sampler], "framework": framework}
-    )
+def test_a_small_agent_runs_on_each_framework(name: str, framework: str, tmp_path: Path) -> None:
+    recipe = replaced(load_recipe(name).at_size("smoke"), {"framework": framework})
     result: Any = execute(recipe, out=tmp_path, quiet=True)
     assert result.status == "success"
     assert 8 <= result.metric("mean_return") <= 500
     returns = (result.folder / "returns.csv").read_text().splitlines()
     assert len(returns) == 101
-    if not SAMPLERS[sampler]:  # otherwise the fixed part is another than recipe.py's
-        assert not audit([result.folder]).findings
+    assert not audit([result.folder]).findings
 
 
 def test_the_return_is_drawn_against_the_epoch(tmp_path: Path) -> None:
@@ -69,6 +59,22 @@ def test_reinforce_learns_to_balance(tmp_path: Path) -> None:
     result: Any = execute(recipe, out=tmp_path, quiet=True)
     # Uniformly drawn actions reach 22; three of eight epochs reach several hundred with each of five seeds.
     assert result.metric("mean_return") > 100
+
+
+@pytest.mark.slow
+def test_deep_q_learning_learns_to_balance(tmp_path: Path) -> None:
+    recipe = replaced(load_recipe("reinforcement_dqn"), {"epochs": 2})
+    result: Any = execute(recipe, out=tmp_path, quiet=True)
+    # Two of ten epochs reach several hundred.
+    assert result.metric("mean_return") > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "onnxruntime"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_full_size_reaches_its_goal(name: str, framework: str, tmp_path: Path) -> None:
+    result: Any = execute(replaced(load_recipe(name), {"framework": framework}), out=tmp_path, quiet=True)
+    assert result.metric("mean_return") >= 475
 
 
 @pytest.mark.parametrize(

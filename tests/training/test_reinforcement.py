@@ -200,6 +200,52 @@ def test_targets_of_double_q_learning_by_hand(framework: str) -> None:
     assert memory["ended"][: sampler._taken].any()
 
 
+@pytest.mark.parametrize(("capacity", "limit"), [(400, None), (37, None), (400, 6)])
+def test_targets_with_a_lookahead_by_hand(capacity: int, limit: int | None) -> None:
+    """Three rewards and the value after them; at an end, and at the newest step, those that are there."""
+    environment = d5.datasets.environment("CartPole-v1", step_limit=limit).train
+    executor = q_values()
+    sampler = d5.ReplaySampler(
+        environment, 400, seed=1, batches=1, capacity=capacity, warm_up=30, update_every=70, discount=0.9, lookahead=3
+    )
+    sampler.bind(executor)
+    steps: list[tuple[np.ndarray, int, np.ndarray, bool, bool]] = []
+    act = environment.step
+
+    def recorded(instance: Any, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        after, _, ended, truncated = act(instance, action)
+        reward = float(len(steps) + 1)  # different for each step
+        steps.append((sampler._seen, action, after, ended, ended or truncated))
+        return after, reward, ended, truncated
+
+    environment.step = recorded  # type: ignore[method-assign]
+    ((_, batch),) = sampler.batches(epoch=0)
+    assert len(steps) == 100
+    oldest = max(0, 100 - capacity)
+    state, relu, found = executor.state_dict(), lambda x: np.maximum(x, 0), set()
+    for row in range(400):
+        same = [
+            number
+            for number in range(oldest, 100)
+            if np.array_equal(steps[number][0], batch["input"][row]) and steps[number][1] == batch["action"][row]
+        ]
+        (first,) = same
+        target, factor = 0.0, 1.0
+        for number in range(first, min(first + 3, 100)):
+            target, factor = target + factor * (number + 1), factor * 0.9
+            _, _, after, ended, last = steps[number]
+            if last:
+                break
+        if not ended:
+            # The target network is still equal to the network.
+            target += factor * by_hand(state, after[None], relu).max()
+        # The network runs in float32, and rewards are at most 100.
+        assert batch["target"][row] == pytest.approx(target, abs=1e-4, rel=1e-6)
+        found.add((ended, last, number - first))
+    assert {(False, False, 2), (False, False, 0)} <= found
+    assert any(last and ended != (limit is not None) for ended, last, _ in found)
+
+
 def test_the_memory_holds_the_newest_steps() -> None:
     sampler = d5.ReplaySampler(ENVIRONMENT, 8, seed=0, batches=30, warm_up=10, capacity=20, update_every=2)
     sampler.bind(q_values())
@@ -241,6 +287,31 @@ def test_the_loss_of_q_learning_by_hand() -> None:
     assert float(executor.inference(batch)["loss"]) == pytest.approx(expected, rel=1e-5)  # float32
 
 
+def test_values_with_tanh_and_a_scale_by_hand() -> None:
+    network = d5.networks.q_network(hidden=(16,), activation="Tanh", scale=(1, 0.5, 10, 2), seed=3)
+    executor = d5.framework("reference").executor(network)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    batch = {"input": x, "action": np.zeros(5, np.int64), "target": np.zeros(5, np.float32)}
+    expected = by_hand(executor.state_dict(), x * np.float32([1, 0.5, 10, 2]), np.tanh)
+    # float32 against float64, a few operations on numbers of size 10.
+    np.testing.assert_allclose(executor.inference(batch)["action_values"], expected, rtol=1e-5, atol=1e-5)
+    assert "scale" not in network.trained_specs
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"activation": "Sigmoid"}, "q_network with activation 'Sigmoid'; allowed: 'Relu', 'Tanh'"),
+        ({"scale": (1, 2)}, r"q_network with scale=\(1, 2\); allowed: a finite number for each of 4 features"),
+        ({"scale": (1, 2, 3, float("nan"))}, "allowed: a finite number for each of 4 features"),
+        ({"scale": 2.0}, r"scale=2.0; allowed: a finite number"),
+    ],
+)
+def test_networks_that_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        d5.networks.q_network(**given)
+
+
 # Resume
 
 
@@ -249,7 +320,9 @@ def _samplers() -> dict[str, Any]:
         "episodes": (policy, lambda: d5.EpisodeSampler(ENVIRONMENT, 60, seed=5, batches=4)),
         "replay": (
             q_values,
-            lambda: d5.ReplaySampler(ENVIRONMENT, 16, seed=5, batches=10, warm_up=30, capacity=45, target_rate=0.1),
+            lambda: d5.ReplaySampler(
+                ENVIRONMENT, 16, seed=5, batches=10, warm_up=30, capacity=45, target_rate=0.1, lookahead=4
+            ),
         ),
     }
 
@@ -388,6 +461,7 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         ({"batches": True}, "batches=True; allowed"),
         ({"discount": 0}, "discount=0; allowed: a number above 0 and at most 1"),
         ({"warm_up": 0}, "warm_up=0; allowed"),
+        ({"lookahead": 0}, "lookahead=0; allowed: an integer of at least 1"),
         ({"capacity": 10}, "capacity=10 and warm_up=1000; allowed"),
         ({"epsilon": (1, 2)}, r"epsilon=\(1, 2\); allowed: two numbers from 0 to 1"),
         ({"target_rate": 1.5}, "target_rate=1.5; allowed: a number above 0 and at most 1"),

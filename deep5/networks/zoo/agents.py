@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError, brief
 from deep5.networks.zoo.parts import check_arguments, linear
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ def q_network(
     features: int = 4,
     hidden: Sequence[int] = (128, 128),
     actions: int = 2,
+    activation: str = "Relu",
+    scale: Sequence[float] | None = None,
     dtype: str = "float32",
     seed: int = 0,
 ) -> Network:
@@ -68,8 +72,11 @@ def q_network(
 
     Args:
         features: Numbers of an observation.
-        hidden: Units of each hidden layer, with ReLU.
+        hidden: Units of each hidden layer.
         actions: Number of actions.
+        activation: Of the hidden layers, "Relu" or "Tanh". The values that a network with tanh gives for observations
+            unlike all that it has seen are bounded, and those of a network with ReLU are not.
+        scale: A factor for each number of an observation, so that all vary alike; None: 1.
         dtype: Element type of parameters, observations and targets.
         seed: Seed of the initial weights, as in `mlp`.
 
@@ -79,7 +86,8 @@ def q_network(
         target is at most 1, otherwise |d| - 1/2 (the Huber loss).
 
     Raises:
-        UsageError: An unknown dtype, or a size that is not an integer of at least 1.
+        UsageError: An unknown dtype or activation, a size that is not an integer of at least 1, or a scale that is not
+            one finite number for each feature.
 
     References:
         Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015, section Methods.
@@ -91,7 +99,9 @@ def q_network(
     """
     import numpy as np
 
-    build, scores, action, target = _scores("q_network", "Relu", features, hidden, actions, dtype, seed)
+    if activation not in ("Relu", "Tanh"):
+        raise UsageError(f"q_network with activation {brief(activation)}; allowed: 'Relu', 'Tanh'")
+    build, scores, action, target = _scores("q_network", activation, features, hidden, actions, dtype, seed, scale)
     second = build.constant("axis", np.array([1]))
     chosen = build.op("GatherElements", scores, build.op("Unsqueeze", action, second), axis=1)
     difference = build.op("Abs", build.op("Sub", build.op("Squeeze", chosen, second), target))
@@ -102,9 +112,19 @@ def q_network(
 
 
 def _scores(
-    name: str, activation: str, features: int, hidden: Sequence[int], actions: int, dtype: str, seed: int
+    name: str,
+    activation: str,
+    features: int,
+    hidden: Sequence[int],
+    actions: int,
+    dtype: str,
+    seed: int,
+    scale: Sequence[float] | None = None,
 ) -> tuple[NetworkBuilder, Any, Any, Any]:
     """The layers, and the inputs `action` and `target`."""
+    import numpy as np
+    import onnx_ir as ir
+
     from deep5.networks.edit.builder import NetworkBuilder, he_normal
 
     units = {f"hidden {number}": size for number, size in enumerate(hidden)}
@@ -112,7 +132,18 @@ def _scores(
     build = NetworkBuilder(name, dtype=dtype, seed=seed)
     x: Any = build.input("input", ("N", features))
     action, target = build.input("action", ("N",), "int64"), build.input("target", ("N",))
+    if scale is not None:
+        factors = ir.tensor(np.array(_checked_scale(name, scale, features), build.dtype))
+        # A node, since an initial value of more than one number would be trained.
+        x = build.op("Mul", x, build.op("Constant", value=factors))
     sizes = (features, *hidden)
     for number, (into, out) in enumerate(itertools.pairwise(sizes), start=1):
         x = build.op(activation, linear(build, x, f"fc{number}", (out, into), he_normal))
     return build, linear(build, x, f"fc{len(sizes)}", (actions, sizes[-1]), he_normal), action, target
+
+
+def _checked_scale(name: str, scale: Sequence[float], features: int) -> list[float]:
+    given = list(scale) if isinstance(scale, (list, tuple)) else []
+    if len(given) != features or not all(is_finite(each) for each in given):
+        raise UsageError(f"{name} with scale={brief(scale)}; allowed: a finite number for each of {features} features")
+    return [float(each) for each in given]

@@ -25,7 +25,13 @@ class ReplaySampler(OnlineSampler):
     `action_values`, or with probability epsilon a uniformly drawn one; epsilon falls linearly. The steps enter the
     memory, from which the batch is drawn uniformly. The target of a step is its reward plus, unless the episode ended
     there, the discounted value of the next state: the target network's value of the action that the network prefers
-    (double Q-learning). The target network follows the network: before each batch its parameters become
+    (double Q-learning). An episode that is truncated, by its limit of steps, has not ended: the value of its last state
+    counts. With a lookahead of n, the target is the sum of n discounted rewards of that episode, plus the value of the
+    state after them; fewer where the episode or the memory ends before. So a reward reaches the values of the n steps
+    before it at once, and not one step for each update of the target network; the actions in between are those that
+    were taken, whatever the network prefers now.
+
+    The target network follows the network: before each batch its parameters become
     (1 - rate) * target + rate * network.
 
     Memory, target network and the episode under way belong to the state of a run: it resumes bit-identically. The
@@ -40,6 +46,7 @@ class ReplaySampler(OnlineSampler):
         warm_up: Steps with uniformly drawn actions before the first batch.
         update_every: Steps in the environment for each batch.
         discount: Factor of the next state's value, above 0 and at most 1.
+        lookahead: Rewards in a target.
         epsilon: Probability of a uniformly drawn action, at first and in the end.
         epsilon_steps: Batches over which it falls.
         target_rate: The rate, above 0 and at most 1.
@@ -50,8 +57,9 @@ class ReplaySampler(OnlineSampler):
     References:
         Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015, algorithm 1; van
         Hasselt, Guez and Silver, Deep reinforcement learning with double Q-learning, arXiv:1509.06461, equation 4;
-        Lillicrap et al., Continuous control with deep reinforcement learning, arXiv:1509.02971, algorithm 1, for the
-        target network.
+        Hessel et al., Rainbow: combining improvements in deep reinforcement learning, AAAI 2018, section "Multi-step
+        learning"; Lillicrap et al., Continuous control with deep reinforcement learning, arXiv:1509.02971, algorithm 1,
+        for the target network.
 
     >>> import deep5 as d5
     >>> data = d5.datasets.environment("CartPole-v1")
@@ -75,6 +83,7 @@ class ReplaySampler(OnlineSampler):
         warm_up: int = 1000,
         update_every: int = 1,
         discount: float = 0.99,
+        lookahead: int = 1,
         epsilon: tuple[float, float] = (1.0, 0.05),
         epsilon_steps: int = 5000,
         target_rate: float = 0.01,
@@ -84,6 +93,7 @@ class ReplaySampler(OnlineSampler):
             ("capacity", capacity, 1),
             ("warm_up", warm_up, 1),
             ("update_every", update_every, 1),
+            ("lookahead", lookahead, 1),
             ("epsilon_steps", epsilon_steps, 0),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -97,7 +107,7 @@ class ReplaySampler(OnlineSampler):
             raise UsageError(f"replay: got target_rate={brief(target_rate)}; allowed: a number above 0 and at most 1")
         self.update_every, self.target_rate = update_every, float(target_rate)
         self.capacity, self.warm_up, self.discount = capacity, warm_up, check_discount("replay", discount)
-        self.epsilon, self.epsilon_steps = bounds, epsilon_steps
+        self.epsilon, self.epsilon_steps, self.lookahead = bounds, epsilon_steps, lookahead
         shape, dtype = dataset.shape, dataset.specs["input"].dtype
         self._memory: dict[str, np.ndarray] = {
             "input": np.zeros((capacity, *shape), dtype),
@@ -105,6 +115,8 @@ class ReplaySampler(OnlineSampler):
             "reward": np.zeros(capacity),
             "next": np.zeros((capacity, *shape), dtype),
             "ended": np.zeros(capacity, bool),
+            # Also of an episode that is truncated.
+            "last": np.zeros(capacity, bool),
         }
         self._taken = self._episodes = 0
         self._actions: list[int] = []
@@ -154,15 +166,32 @@ class ReplaySampler(OnlineSampler):
         for _ in range(self.update_every):
             self._act(first + (last - first) * share, draw)
         chosen = draw.integers(0, min(self._taken, self.capacity), self.batch_size)
-        batch = {name: values[chosen] for name, values in self._memory.items()}
-        preferred = self._next_scores(batch["next"]).argmax(axis=1)
-        values = np.take_along_axis(self._target_scores(batch["next"]), preferred[:, None], axis=1)[:, 0]
-        target = batch["reward"] + self.discount * np.where(batch["ended"], 0.0, values)
+        memory = self._memory
+        gained, factor, reached = self._ahead(chosen)
+        after = memory["next"][reached]
+        preferred = self._next_scores(after).argmax(axis=1)
+        values = np.take_along_axis(self._target_scores(after), preferred[:, None], axis=1)[:, 0]
+        target = gained + factor * np.where(memory["ended"][reached], 0.0, values)
         return {
-            "input": batch["input"],
-            "action": batch["action"],
+            "input": memory["input"][chosen],
+            "action": memory["action"][chosen],
             "target": target.astype(self.dataset.specs["target"].dtype),
         }
+
+    def _ahead(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The discounted rewards from these steps on, the factor of the value after them, and the last step of each."""
+        memory, steps = self._memory, np.arange(self.lookahead)
+        places = (chosen[:, None] + steps) % self.capacity
+        final = memory["last"][places] | (places == (self._taken - 1) % self.capacity)
+        # A step counts if none before it is final.
+        counts = np.logical_or.accumulate(final, axis=1)[:, :-1]
+        count = 1 + (~counts).sum(axis=1)
+        weights = np.where(steps < count[:, None], self.discount**steps, 0.0)
+        return (
+            (memory["reward"][places] * weights).sum(axis=1),
+            self.discount**count,
+            places[np.arange(len(chosen)), count - 1],
+        )
 
     def _follow(self, rate: float) -> None:
         """Move the target network towards the network."""
@@ -181,7 +210,8 @@ class ReplaySampler(OnlineSampler):
         action = drawn if explored < epsilon else int(self._bound()([self._seen])[0].argmax())
         after, reward, ended, truncated = self.dataset.step(self._instance, action)
         place = self._taken % self.capacity
-        for name, value in zip(self._memory, (self._seen, action, reward, after, ended), strict=True):
+        kept = (self._seen, action, reward, after, ended, ended or truncated)
+        for name, value in zip(self._memory, kept, strict=True):
             self._memory[name][place] = value
         self._taken += 1
         self._actions.append(action)
