@@ -17,7 +17,7 @@ from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.cifar import cifar10
 from deep5.training.datasets.class_templates import synthetic
-from deep5.training.datasets.uci_digits import digits, enlarge
+from deep5.training.datasets.uci_digits import digits, enlarge, shifted_digits
 
 RNG = np.random.default_rng(5)
 SPLIT_HASH = "4b3668e3324ff34e49aa44d8ae61c1c67eca1126a2b7593fcaf92cd3c3943689"
@@ -65,6 +65,51 @@ def test_digits_without_labels_are_the_same_images() -> None:
         np.testing.assert_array_equal(everything(one)["input"], everything(other)["input"])
     assert labeled.split_hash == plain.split_hash
     assert labeled.train.content_hash() != plain.train.content_hash()
+
+
+def test_shifted_digits_are_the_digits_at_all_positions() -> None:
+    plain, shifted = digits(size=8), shifted_digits(reach=1)
+    for one, other, count in ((plain.train, shifted.train, 1438), (plain.test, shifted.test, 359)):
+        images, found = everything(one)["input"], everything(other)["input"]
+        assert found.shape == (9 * count, 1, 10, 10)
+        np.testing.assert_array_equal(everything(other)["label"], np.tile(everything(one)["label"], 9))
+        seen = set()
+        for part in found.reshape(9, count, 1, 10, 10):
+            places = [(i, j) for i in range(3) for j in range(3) if (part[:, :, i : i + 8, j : j + 8] == images).all()]
+            assert len(places) == 1
+            (place,) = places
+            seen.add(place)
+            # Nothing else is in the image.
+            np.testing.assert_array_equal(part.sum(axis=(1, 2, 3)), images.sum(axis=(1, 2, 3)))
+        assert len(seen) == 9
+        np.testing.assert_array_equal(found[:count, :, 1:9, 1:9], images)  # the center first
+    flat = shifted_digits(reach=1, flat=True, limit=100)
+    np.testing.assert_array_equal(
+        everything(flat.train)["input"], everything(shifted.train)["input"][:100].reshape(100, 100)
+    )
+    assert flat.description["samples"] == {"train": 100, "test": 9 * 359}
+    np.testing.assert_array_equal(everything(shifted_digits(reach=0).train)["input"], everything(plain.train)["input"])
+
+
+def test_shifted_digits_have_hashes_of_their_own() -> None:
+    hashes = {shifted_digits(**given).split_hash for given in ({}, {"reach": 1}, {"limit": 50}, {"split_seed": 1})}
+    assert len({*hashes, digits(size=8).split_hash}) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"reach": -1}, "shifted_digits with reach -1; allowed: an integer from 0 to 8"),
+        ({"reach": True}, "shifted_digits with reach True"),
+        ({"reach": 9}, "from 0 to 8"),
+        ({"flat": 1}, "shifted_digits with flat 1; allowed: True or False"),
+        ({"limit": 0}, "shifted_digits with limit 0; allowed: None or an integer from 1 to 35950"),
+        ({"size": 4}, "digits of size 4; allowed: an integer of at least 8"),
+    ],
+)
+def test_shifted_digits_that_are_none(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        shifted_digits(**arguments)
 
 
 def test_the_split_is_stratified_disjoint_and_complete() -> None:

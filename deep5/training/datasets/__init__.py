@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from deep5.training.datasets.texts import text_folder as text_folder
     from deep5.training.datasets.tfrecords import tfrecord as tfrecord
     from deep5.training.datasets.uci_digits import digits as digits
+    from deep5.training.datasets.uci_digits import shifted_digits as shifted_digits
     from deep5.training.datasets.vowels import spoken_vowels as spoken_vowels
     from deep5.training.datasets.webdatasets import webdataset as webdataset
     from deep5.training.reinforcement.environment import environment as environment
@@ -66,6 +67,7 @@ _HOME = {
     "karate_club": "deep5.training.datasets.graphs",
     "mnist": "deep5.training.datasets.idx",
     "pronunciations": "deep5.training.datasets.spoken_words",
+    "shifted_digits": "deep5.training.datasets.uci_digits",
     "speaker_sequences": "deep5.training.datasets.speakers",
     "spoken_vowels": "deep5.training.datasets.vowels",
     "synthetic": "deep5.training.datasets.class_templates",
