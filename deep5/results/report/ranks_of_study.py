@@ -1,4 +1,4 @@
-"""The section of a study of ranks: tables of scaling, and charts of scaling and of accuracy against cost."""
+"""The section of a study of ranks or batch sizes: tables of scaling, and charts of accuracy and time against cost."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 __all__ = ["scaling_tables", "scalings_of", "study_drawings"]
 
 _CAPTIONS = {
+    "batches": (
+        "Batch sizes",
+        "Test accuracy and training time against the batch size; growing batches count by their first size.",
+    ),
     "scaling": ("Scaling", "Throughput and parallel efficiency against the number of ranks, compared with the ideal."),
     "communication_volume": (
         "Bytes sent",
@@ -34,7 +38,7 @@ _Runs = Mapping[str, Sequence[Result]]
 
 
 def study_drawings(study: ShownStudy) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    """The charts that a study of ranks draws itself: a name, and a function that draws it or returns None.
+    """The charts that a study of ranks or batch sizes draws itself: a name, and a function that returns it or None.
 
     Args:
         study: The study. All its runs count together, whatever their fixed parts, as in the study's own charts: the

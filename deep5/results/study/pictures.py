@@ -1,4 +1,4 @@
-"""Charts of a study: accuracy and loss, with a band over the seeds; scaling; accuracy against bytes or staleness."""
+"""Charts of a study: accuracy and loss over epochs, by batch size, scaling, accuracy against bytes or staleness."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE = 84
 def trade_charts(
     recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | None
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A study's charts about ranks, by file name: scaling, and accuracy against bytes or staleness.
+    """A study's charts of trade-offs, by file name: batch sizes, scaling, and accuracy against bytes or staleness.
 
     Args:
         recipe: Name of the recipe.
@@ -32,9 +32,17 @@ def trade_charts(
     """
     from deep5.results.study.tradeoffs import COSTS
 
+    yield "batches", partial(_batches, recipe, runs)
     yield "scaling", partial(_scaling, recipe, runs)
     for metric in COSTS:
         yield metric, partial(_trade, recipe, runs, target, metric)
+
+
+def _batches(recipe: str, runs: Mapping[str, Sequence[Result]]) -> Any:
+    from deep5.results.study.batches import batch_chart, batch_points
+
+    points = batch_points(runs)
+    return batch_chart(points, recipe) if points else None
 
 
 def _scaling(recipe: str, runs: Mapping[str, Sequence[Result]]) -> Any:
