@@ -12,7 +12,7 @@ from drawn_charts import inlined
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
-    "Training": ("digits", "cifar10", "imagenet", "optimizer", "vision"),
+    "Training": ("digits", "cifar10", "imagenet", "large", "optimizer", "vision"),
     "Language and speech": ("text", "speech"),
     "Detection": ("detection",),
     "Recommendation and graphs": ("recommendation", "graph"),
@@ -28,6 +28,7 @@ SECTIONS = {
 # Figures by preference; a recipe shows the first that its result has.
 FIRST = (
     "loading",
+    "batches",
     "scaling",
     "communication_volume",
     "staleness",
