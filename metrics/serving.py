@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from deep5.bench.serving.records import OK, ServedLoad
@@ -16,12 +17,13 @@ __all__ = ["FailedRequests", "Goodput", "HighestRate", "LatencyPercentile", "Req
 class _OfLoad(Observer):
     """A number of a whole load."""
 
-    def __init__(self, number: Any) -> None:
+    def __init__(self, number: Callable[[ServedLoad], float | None]) -> None:
         self._number = number
         self._value: float | None = None
 
     def after_serving(self, load: ServedLoad) -> None:
-        self._value = float(self._number(load))
+        found = self._number(load)
+        self._value = None if found is None else float(found)
 
     def samples(self) -> list[Sample]:
         return [] if self._value is None else [Sample(self._value)]
@@ -33,12 +35,29 @@ class _OfLoad(Observer):
         return "no load was served; the metric is for recipes with the key 'scenario'"
 
 
-def _last(load: ServedLoad) -> int:
-    return load.plan.phases - 1
+class _OfRate(_OfLoad):
+    """A number of the phase with one rate."""
+
+    def __init__(self, number: Callable[[ServedLoad, int], float | None], rate: float | None) -> None:
+        super().__init__(lambda load: number(load, self._phase(load)))
+        self._rate, self._rates = rate, ()
+
+    def after_serving(self, load: ServedLoad) -> None:
+        self._rates: tuple[float, ...] = load.plan.rates
+        if self._rate is None or self._rate in self._rates:
+            super().after_serving(load)
+
+    def _phase(self, load: ServedLoad) -> int:
+        return load.plan.phases - 1 if self._rate is None else load.plan.rates.index(self._rate)
+
+    def missing(self) -> str | None:
+        if not self._rates:
+            return super().missing()
+        return f"no load had the rate {self._rate:g}; allowed: {', '.join(f'{rate:g}' for rate in self._rates)}"
 
 
 class LatencyPercentile(Metric):
-    """A percentile of the latencies of queries in seconds, by the nearest rank; with several rates, at the last one.
+    """A percentile of the latencies of queries in seconds, by the nearest rank.
 
     A query that failed has an infinite latency. There is no interval: latencies of a queue depend on each other.
 
@@ -46,9 +65,10 @@ class LatencyPercentile(Metric):
 
     Args:
         percentile: Above 0 and at most 100; 99 is MLPerf's for servers.
+        rate: The rate, in queries per second, at which it is taken; None: the last one.
 
     Raises:
-        UsageError: The percentile is out of range.
+        UsageError: A value is out of range.
 
     >>> import deep5 as d5
     >>> from deep5.bench.serving.plan import ServingPlan
@@ -65,20 +85,28 @@ class LatencyPercentile(Metric):
     unit = "s"
     direction = "lower"
 
-    def __init__(self, percentile: float = 99) -> None:
-        if not is_finite(percentile) or not 0 < percentile <= 100:
-            raise UsageError(f"LatencyPercentile: got {percentile!r:.60}; allowed: above 0 and at most 100")
-        self.percentile = percentile
+    def __init__(self, percentile: float = 99, rate: float | None = None) -> None:
+        self.percentile = _percentile("LatencyPercentile", percentile)
+        self.rate = _rate("LatencyPercentile", rate)
 
     def observer(self) -> Observer:
         """One sample: the percentile."""
-        return _OfLoad(lambda load: nearest_rank(query_latencies(load.of_phase(_last(load))), self.percentile))
+        return _OfRate(self._taken, self.rate)
+
+    def _taken(self, load: ServedLoad, phase: int) -> float:
+        return nearest_rank(query_latencies(load.of_phase(phase)), self.percentile)
 
 
 class RequestThroughput(Metric):
-    """Answered requests per second, up to the last answer or failure; with several rates, at the last one.
+    """Answered requests per second, up to the last answer or failure.
 
     On the clock: from the start of the load to the last answer or failure.
+
+    Args:
+        rate: The rate, in queries per second, at which it is taken; None: the last one.
+
+    Raises:
+        UsageError: The rate is out of range.
 
     >>> import deep5 as d5
     >>> from deep5.bench.serving.plan import ServingPlan
@@ -95,13 +123,16 @@ class RequestThroughput(Metric):
     unit = "requests/s"
     direction = "higher"
 
+    def __init__(self, rate: float | None = None) -> None:
+        self.rate = _rate("RequestThroughput", rate)
+
     def observer(self) -> Observer:
         """One sample: the throughput."""
-        return _OfLoad(lambda load: summarise_phase(load, _last(load)).throughput)
+        return _OfRate(lambda load, phase: summarise_phase(load, phase).throughput, self.rate)
 
 
 class Goodput(Metric):
-    """Requests per second of queries answered within a bound; with several rates, at the last one.
+    """Requests per second of queries that were answered within a bound.
 
     Queries that are late or failed do not count, and the time that they took does.
 
@@ -109,9 +140,10 @@ class Goodput(Metric):
 
     Args:
         bound_s: Latency bound in seconds, above 0.
+        rate: The rate, in queries per second, at which it is taken; None: the last one.
 
     Raises:
-        UsageError: The bound is not a number above 0.
+        UsageError: A value is out of range.
 
     >>> import deep5 as d5
     >>> from deep5.bench.serving.plan import ServingPlan
@@ -131,12 +163,13 @@ class Goodput(Metric):
     unit = "requests/s"
     direction = "higher"
 
-    def __init__(self, bound_s: float) -> None:
+    def __init__(self, bound_s: float, rate: float | None = None) -> None:
         self.bound_s = _bound("Goodput", bound_s)
+        self.rate = _rate("Goodput", rate)
 
     def observer(self) -> Observer:
         """One sample: the goodput."""
-        return _OfLoad(lambda load: summarise_phase(load, _last(load), self.bound_s).goodput)
+        return _OfRate(lambda load, phase: summarise_phase(load, phase, self.bound_s).goodput, self.rate)
 
 
 class HighestRate(Metric):
@@ -176,9 +209,7 @@ class HighestRate(Metric):
 
     def __init__(self, bound_s: float, percentile: float = 99) -> None:
         self.bound_s = _bound("HighestRate", bound_s)
-        if not is_finite(percentile) or not 0 < percentile <= 100:
-            raise UsageError(f"HighestRate: got {percentile!r:.60}; allowed: above 0 and at most 100")
-        self.percentile = percentile
+        self.percentile = _percentile("HighestRate", percentile)
 
     def observer(self) -> Observer:
         """One sample: the rate."""
@@ -225,3 +256,15 @@ def _bound(metric: str, bound_s: Any) -> Any:
     if not is_finite(bound_s) or not bound_s > 0:
         raise UsageError(f"{metric}: got bound_s={bound_s!r:.60}; allowed: seconds above 0, such as bound_s=0.05")
     return bound_s
+
+
+def _percentile(metric: str, percentile: Any) -> Any:
+    if not is_finite(percentile) or not 0 < percentile <= 100:
+        raise UsageError(f"{metric}: got {percentile!r:.60}; allowed: above 0 and at most 100")
+    return percentile
+
+
+def _rate(metric: str, rate: Any) -> Any:
+    if rate is not None and (not is_finite(rate) or not rate > 0):
+        raise UsageError(f"{metric}: got rate={rate!r:.60}; allowed: queries per second above 0, such as rate=100")
+    return rate

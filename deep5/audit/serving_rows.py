@@ -186,8 +186,13 @@ def _number(value: Any) -> Any:
 
 
 def _check_metric(ledger: Ledger, metric: Mapping[str, Any], plan: ServingPlan, phases: Sequence[Phase]) -> None:
-    """The value of a metric follows from the rows; with several rates, from the last."""
-    name, parameters, last = metric["name"], metric["parameters"], phases[-1]
+    """The value of a metric follows from the rows of its rate, or of the last rate."""
+    name, parameters = metric["name"], metric["parameters"]
+    rate = parameters.get("rate")
+    if rate is not None and rate not in plan.rates:
+        ledger.same(9, f"the value of {name} at a rate that the load does not have", metric["value"], None)
+        return
+    last = phases[-1 if rate is None else plan.rates.index(rate)]
     if name == "latency_percentile":
         follows: float = last.percentile(parameters["percentile"])
     elif name == "request_throughput":

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from deep5.bench.serving.recipe import described_load, serving_plan
-from deep5.core.errors import Deep5Error, RecipeError, UsageError, contained
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageError, contained
 from deep5.core.progress import Ongoing
 from deep5.core.seeds import derive_seed
 from deep5.recipe.part import Parts, where_of
@@ -288,11 +288,16 @@ def _cast(array: Any, dtype: str) -> Any:
 
 def _write(run: RunRecord, load: ServedLoad, phases: Sequence[PhaseSummary], served: _Served) -> None:
     """Write the requests and their summary, and pass them to the metrics."""
-    from deep5.bench.serving.record import SERVING, serving_document
+    from deep5.bench.serving.record import SERVING, serving_document, serving_pictures
     from deep5.bench.serving.records import REQUESTS, requests_text
 
     run.folder.write_file(REQUESTS, requests_text(load.requests))
     document = serving_document(load, phases, served.about())
     run.folder.write_file(SERVING, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    try:
+        for name, content in serving_pictures(document).items():
+            run.folder.write_file(name, content)
+    except (MissingDependency, UsageError) as error:
+        run.warn(f"no serving.svg was drawn: {error}")
     for observer in run.observers:
         observer.after_serving(load)

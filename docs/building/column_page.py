@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import pandas
 
+from deep5.bench.serving.records import Request
 from deep5.results import frame
 from deep5.results.export.tables import RUN_COLUMNS
 from deep5.results.long_form import SAMPLE_COLUMNS, SAMPLE_MEANINGS
@@ -73,6 +74,10 @@ result, as above: {joined}. Then follow:
 `samples.csv` of a comparison:
 
 {round_file}
+
+`requests.csv` of a serving run, a row per request; times are on the run's clock, since the start of the load:
+
+{request_file}
 
 `ranks.json` of a run of several ranks, an entry per rank:
 
@@ -143,6 +148,7 @@ def pages() -> dict[str, str]:
             run_columns=_names(RUN_COLUMNS),
             run_file=_fields(SampleRow),
             round_file=_fields(RoundSample),
+            request_file=_fields(Request),
             ranks=_fields(RankRow),
         )
     }

@@ -47,6 +47,8 @@ METRICS: list[Any] = [
     (d5.RequestThroughput(), "> 1 requests/s"),
     (d5.Goodput(0.5), None),
     (d5.HighestRate(0.5), None),
+    (d5.LatencyPercentile(50, rate=100), None),
+    (d5.Goodput(0.5, rate=7), None),
 ]
 
 
@@ -103,7 +105,9 @@ def test_the_metrics_follow_from_the_rows(result: Result) -> None:
     latencies = sorted(row.last_s - row.scheduled_s for row in last)
     seconds = max(row.last_s for row in last) - document["begins_s"][1]
     found = {
-        row["name"] + str(row["parameters"].get("percentile", "")): row["value"] for row in result.document["metrics"]
+        row["name"] + str(row["parameters"].get("percentile", "")): row["value"]
+        for row in result.document["metrics"]
+        if row["parameters"].get("rate") is None
     }
     assert found["latency_percentile50"] == latencies[14], "the fifteenth of thirty"
     assert found["latency_percentile99"] == latencies[29]
@@ -213,10 +217,14 @@ def in_result(change: Callable[[Any], None]) -> Callable[[Path], None]:
     return doctor
 
 
+def a_rate_that_was_not(document: Any) -> None:
+    document["metrics"][-1].update(value=1.0, missing=None, samples=0)
+
+
 def twice(name: str) -> Callable[[Any], None]:
     def change(document: Any) -> None:
         for row in document["metrics"]:
-            if row["name"] == name:
+            if row["name"] == name and row["value"] is not None:
                 row["value"] *= 2
 
     return change
@@ -242,6 +250,7 @@ def twice(name: str) -> Callable[[Any], None]:
         (in_result(twice("goodput")), 9, "the value of goodput"),
         (in_result(twice("highest_rate")), 9, "the value of highest_rate"),
         (in_result(twice("latency_percentile")), 9, "the value of latency_percentile"),
+        (in_result(a_rate_that_was_not), 9, "the value of goodput at a rate that the load does not have"),
         (in_result(lambda told: told.update(level=2)), 14, "the level of a result of serving; stored 2, recomputed 1"),
         (lambda folder: (folder / REQUESTS).unlink(), 8, "there is no requests.csv: the raw values are missing"),
         (lambda folder: (folder / "serving.json").unlink(), 9, "there is no serving.json"),
@@ -281,7 +290,8 @@ def test_a_run_with_failures_counts_them_and_says_so(tmp_path: Path) -> None:
     served = execute(recipe, out=tmp_path, quiet=True)
     assert (served.status, served.accepted) == ("success", False)
     assert served.metric("failed_requests") == 18, "one call of the warm-up and twelve requests succeeded"
-    assert served.metric("latency_percentile[percentile=99]") == math.inf
+    values = {verdict.label: verdict.value for verdict in served.verdicts}
+    assert values["latency_percentile[percentile=99, rate=None]"] == math.inf
     assert "18 of 30 requests failed; the first: MemoryError: no memory left" in served.document["warnings"]
     assert "failed_requests did not meet its goal" in served.document["reasons"]
     answer = audit([served.folder])
@@ -389,7 +399,7 @@ def test_a_recipe_that_makes_no_sense_is_refused(changes: dict[str, Any], messag
 def test_a_recipe_is_checked_without_running_it(deep5: Command) -> None:
     answer = deep5("check", NAME)
     assert answer.status == 0
-    assert "4000 requests would be made in the scenario server, at 50, 100, 200, 400 queries/s" in answer.out
+    assert "5000 requests would be made in the scenario server, at 100, 200, 400, 800, 1600 queries/s" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -428,6 +438,7 @@ def test_what_a_metric_says_of_itself(metric: Metric) -> None:
         (lambda: d5.LatencyPercentile(0), "LatencyPercentile: got 0; allowed: above 0 and at most 100"),
         (lambda: d5.Goodput(0), "Goodput: got bound_s=0; allowed: seconds above 0"),
         (lambda: d5.HighestRate("x"), "HighestRate: got bound_s='x'; allowed: seconds above 0"),
+        (lambda: d5.Goodput(1, rate=0), "Goodput: got rate=0; allowed: queries per second above 0"),
         (lambda: d5.HighestRate(1, 101), "HighestRate: got 101; allowed: above 0 and at most 100"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from deep5.bench.serving.records import ServedLoad
 from deep5.bench.serving.summary import PhaseSummary
 from deep5.results.validation import encode
 
-__all__ = ["SERVING", "serving_document"]
+__all__ = ["SERVING", "serving_document", "serving_pictures"]
 
 SERVING = "serving.json"
 """File in the folder with the plan and one summary per rate."""
@@ -41,3 +41,20 @@ def serving_document(load: ServedLoad, phases: Sequence[PhaseSummary], about: di
             }
         )
     )
+
+
+def serving_pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
+    """The chart of a load, by file name.
+
+    Args:
+        document: Result of `serving_document`.
+
+    Raises:
+        MissingDependency: The drawing package is not installed.
+        UsageError: There is nothing to draw.
+    """
+    from deep5.core.charts import files
+    from deep5.results.charts.serving import serving_chart, serving_title
+
+    plan = document["plan"]
+    return files("serving", serving_chart(document["phases"], plan["bound_s"], serving_title(plan)))

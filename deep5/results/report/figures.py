@@ -20,6 +20,7 @@ from deep5.results.report.groups import groups, groups_of_study, labels
 from deep5.results.report.loading_rates import loading_drawing
 from deep5.results.report.operator_times import operator_drawing
 from deep5.results.report.ranks_of_study import study_drawings
+from deep5.results.report.serving_times import serving_drawing
 from deep5.results.result import Result
 
 __all__ = ["made", "report_figures"]
@@ -85,6 +86,7 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
             yield run.folder.name, partial(times_drawing, run)
             yield run.folder.name, partial(loading_drawing, run)
             yield run.folder.name, partial(collective_drawing, run)
+            yield run.folder.name, partial(serving_drawing, run)
             yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:
         for number, there in enumerate(groups_of_study(study.runs)):

@@ -21,6 +21,7 @@ from deep5.results.report.numbers import number, ratio
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
 from deep5.results.report.ranks_part import ranks_part
+from deep5.results.report.serving_times import serving_drawing, serving_table
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result, Verdict
 
@@ -155,13 +156,14 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
         [guarded("times of rounds", partial(_code, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("rates of loading", partial(_loading, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("times of collectives", partial(_collectives, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("latencies of a load", partial(_serving, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("a breakdown of time", partial(_breakdown, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("the ranks", partial(ranks_part, run)) for run in group.runs[:_ALONE]],
         element("h3", "Environment"),
         [guarded("the machine", partial(_machine, run)) for run in group.runs[:_ALONE]],
         element(
             "p",
-            "Operators, rounds, rates of loading, collectives, breakdowns, ranks and machines are of the first "
+            "Operators, rounds, rates of loading, collectives, loads, breakdowns, ranks and machines are of the first "
             f"{_ALONE} of these runs.",
             class_="quiet",
         )
@@ -204,6 +206,13 @@ def _collectives(run: Result, pen: Pen) -> Markup | None:
     return element(
         "div", element("h3", "Collectives of ", named(run.folder.name)), pen.figure(collective_drawing(run)), numbers
     )
+
+
+def _serving(run: Result, pen: Pen) -> Markup | None:
+    numbers = serving_table(run)
+    if numbers is None:
+        return None
+    return element("div", element("h3", "Load of ", named(run.folder.name)), pen.figure(serving_drawing(run)), numbers)
 
 
 def _breakdown(run: Result, pen: Pen) -> Markup | None:
