@@ -14,9 +14,10 @@ import numpy as np
 from deep5.core.communicator import Communicator, SingleRank
 from deep5.core.seeds import generator
 
-__all__ = ["Rounds", "of_slowest", "time_rounds"]
+__all__ = ["WARMUPS", "Rounds", "of_slowest", "time_rounds"]
 
-_WARMUPS = 3
+WARMUPS = 3
+"""Calls of each side before the first timed one; the candidate has one more, its very first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ def time_rounds(
     begin = perf_counter_ns()
     candidate()
     first = (perf_counter_ns() - begin) / 1e9
-    for _ in range(_WARMUPS):
+    for _ in range(WARMUPS):
         for call in calls:
             meet()
             call()
@@ -101,7 +102,7 @@ def time_rounds(
         baseline=columns[1],
         baseline_again=columns[2],
         steps=steps,
-        warmups=_WARMUPS,
+        warmups=WARMUPS,
         first_call_s=first,
         told={"candidate": getattr(candidate, "told", {}), "baseline": getattr(baseline, "told", {})},
     )

@@ -66,6 +66,7 @@ PAGES = {
         ),
     ),
     "training": ("Level 2: training", ("training",)),
+    "generation": ("Level 2: generation", ("generation",)),
     "distributed": ("Level 3: distributed training", ("distributed", "core.communicator")),
     "metrics": ("Metrics", ("metrics",)),
     "core": ("Tensors, events, errors", ("core",)),

@@ -95,7 +95,8 @@ def _file(name: str) -> Path:
     from deep5.recipe.registered import module_file
 
     points = registered("recipes")
-    point = points[name] if name in points else points[name.split("_", maxsplit=1)[0]]
+    families = [each for each in points if name == each or name.startswith(f"{each}_")]
+    point = points[max(families, key=len)]
     return Path(str(module_file(point)))
 
 
