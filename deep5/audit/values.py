@@ -45,7 +45,10 @@ _PEAK = 105.0
 _SHARED = 20.0
 # Confidence of the intervals that are derived again.
 _CONFIDENCE = 0.95
-_MIDDLE = ("operator_time", "bare_ratio", "operator_cost", "images_per_second", "ideal_images_per_second")
+_MIDDLE = (
+    *("operator_time", "bare_ratio", "operator_cost"),
+    *("images_per_second", "ideal_images_per_second", "loading_share"),
+)
 # Metrics of a recorded loop whose values `deep5.audit.recorded` checks, and its samples that are no metric's.
 _RECORDED = ("step_latency", "training_loss", "throughput")
 _SIZES = "batch_size"

@@ -1,7 +1,8 @@
-"""The recipes `data_loading_…`: images per second by format, decoder and number of workers; no download.
+"""The recipes `data_loading_…`: images per second by format, decoder and workers, and the share of a training.
 
-Each round loads an epoch of every case in random order, and twice one of arrays that are already decoded. The pixels of
-all cases are compared, and before each epoch the page cache is checked.
+Each round of `warm` and `cold` loads an epoch of every case in random order, and twice one of arrays that are already
+decoded. The pixels of all cases are compared, and before each epoch the page cache is checked. `training` compares
+training steps on files with the same steps on arrays. No download.
 """
 
 from __future__ import annotations
@@ -24,6 +25,39 @@ _FEW = {**_GRID, "decoders": ["pillow", "turbojpeg"], "workers": [0, 2]}
 
 
 def _parts(case: str) -> dict[str, Any]:
+    return _training() if case == "training" else _rates(case)
+
+
+def _training() -> dict[str, Any]:
+    import deep5 as d5
+    from deep5.core.plugins import load
+    from deep5.recipes.loading import measured, training
+
+    workload = {
+        "framework": "pytorch",
+        "network": load("networks", "resnet18_small"),
+        "network_kwargs": {"width": 8, "image": 64},
+        "images": 128,
+        "size": 64,
+        "batch_size": 32,
+    }
+    small = {**workload, "network_kwargs": {"width": 2, "image": 32}, "images": 20, "size": 32, "batch_size": 8}
+    files = {"form": "folder", "decoder": "pillow", "workers": 0}
+    return {
+        "FIXED": {
+            "candidate": training.from_files,
+            "baseline": training.from_arrays,
+            "steps": 4,
+            "rounds": 20,
+            "threads": 1,
+        },
+        "MUTABLE": {"candidate_kwargs": {**workload, **files}, "baseline_kwargs": workload, "seed": 0},
+        "METRICS": [(measured.LoadingShare(), None), (d5.Slowdown(), None)],
+        "SIZES": {"smoke": {"candidate_kwargs": {**small, **files}, "baseline_kwargs": small, "steps": 2, "rounds": 6}},
+    }
+
+
+def _rates(case: str) -> dict[str, Any]:
     from deep5.recipes.loading import measured, sides
 
     return {
@@ -49,6 +83,7 @@ FAMILY = RecipeFamily(
     cases={
         "warm": "Images per second by format, decoder and workers, of files in the page cache, against decoded arrays",
         "cold": "Images per second by format, decoder and workers, of files on the disk, against decoded arrays",
+        "training": "Training steps of a residual network on JPEG files, against the same steps on decoded arrays",
     },
     parts=_parts,
 )

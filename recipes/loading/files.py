@@ -102,7 +102,11 @@ def paths_of(folder: Path, form: str) -> list[Path]:
     Args:
         folder: Of all formats.
         form: One of `FORMATS`.
+
+    Raises:
+        UsageError: No such format.
     """
+    _check_form(form)
     if form == "folder":
         return sorted((folder / "folder" / "train").rglob("*.jpg"))
     return [folder / {"tar": "train.tar", "tfrecord": "train.tfrecord", PACKED: "train.npy"}[form]]
@@ -121,6 +125,7 @@ def opened(folder: Path, form: str, decoder: str = PILLOW, size: int = 224) -> A
         UsageError: No such format.
         MissingDependency: The decoding library is not installed.
     """
+    _check_form(form)
     given: dict[str, Any] = {"decoder": decoder, "workers": 1}
     if form == "folder":
         return d5.datasets.image_folder(str(folder / "folder"), size=size, **given).train
@@ -131,10 +136,13 @@ def opened(folder: Path, form: str, decoder: str = PILLOW, size: int = 224) -> A
         features = {"input": f"image: image[3, {size}, {size}]", "label": "label"}
         record, test = (str(folder / f"{part}.tfrecord") for part in ("train", "test"))
         return d5.datasets.tfrecord(record, features=features, test=test, **given).train
-    if form == PACKED:
-        pixels = np.load(folder / "train.npy", mmap_mode="r", allow_pickle=False)
-        return PixelDataset(pixels, _labels(len(pixels)), _UNIT)
-    raise UsageError(f"the format {form!r:.60}; allowed: {', '.join(map(repr, FORMATS))}")
+    pixels = np.load(folder / "train.npy", mmap_mode="r", allow_pickle=False)
+    return PixelDataset(pixels, _labels(len(pixels)), _UNIT)
+
+
+def _check_form(form: Any) -> None:
+    if not isinstance(form, str) or form not in FORMATS:
+        raise UsageError(f"images in the format {form!r:.60}; allowed: {', '.join(map(repr, FORMATS))}")
 
 
 def decoded(folder: Path) -> Any:

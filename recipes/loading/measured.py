@@ -11,7 +11,7 @@ from deep5.measuring.samples import median_interval
 from deep5.measuring.timing import Rounds
 from deep5.recipes.loading.sides import Case
 
-__all__ = ["IdealImagesPerSecond", "ImagesPerSecond", "MisplacedPages", "PixelDifference"]
+__all__ = ["IdealImagesPerSecond", "ImagesPerSecond", "LoadingShare", "MisplacedPages", "PixelDifference"]
 
 
 class _Rates(Observer):
@@ -143,3 +143,43 @@ class PixelDifference(Metric):
     def observer(self) -> Observer:
         """Samples: the difference."""
         return _Most(self)
+
+
+class _Share(Observer):
+    def __init__(self) -> None:
+        self._shares: list[float] = []
+
+    def after_timing(self, rounds: Rounds) -> None:
+        self._shares = [
+            100 * (1 - (first + second) / 2 / candidate)
+            for candidate, first, second in zip(rounds.candidate, rounds.baseline, rounds.baseline_again, strict=True)
+        ]
+
+    def samples(self) -> list[Sample]:
+        return [Sample(share) for share in self._shares]
+
+    def value(self) -> float | None:
+        return median(self._shares) if self._shares else None
+
+    def interval(self) -> tuple[float, float] | None:
+        try:
+            found = median_interval(self._shares)
+        except TooFewSamples:
+            return None
+        return found.low, found.high
+
+
+class LoadingShare(Metric):
+    """The share of the time of training steps on files that the same steps on decoded arrays do not take, in percent.
+
+    It is what a training would gain if its images were already decoded; threads that share a processor with the step
+    slow it down, which counts as loading. On the clock: whole calls of steps, their loading included.
+    """
+
+    name = "loading_share"
+    unit = "%"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the share of every round, against the mean of the two baselines."""
+        return _Share()

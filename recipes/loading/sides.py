@@ -17,7 +17,7 @@ from deep5.measuring.page_cache import check_cold, fill_pages, resident_share
 from deep5.recipes.loading.files import FORMATS, PACKED, decoded, image_files, opened, paths_of
 from deep5.training.datasets.decoders import DECODERS, check_decoder
 
-__all__ = ["NONE", "ORDERS", "WORKERS", "Case", "Epochs", "cases", "cold_files", "ideal", "warm_files"]
+__all__ = ["AHEAD", "NONE", "ORDERS", "WORKERS", "Case", "Epochs", "cases", "cold_files", "ideal", "warm_files"]
 
 ORDERS = ("shuffled", "sequential")
 """The order in which samples are read."""
@@ -28,7 +28,8 @@ WORKERS = (0, 1, 2, 4)
 NONE = "none"
 """The decoder of packed pixels."""
 
-_AHEAD = 2  # batches per worker
+AHEAD = 2
+"""Batches that are made ahead for each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +259,7 @@ class Epochs:
         data = opened(self._folder, PACKED) if case.form == PACKED else self._sets[case.form, case.decoder]
         source = _sampler(data, self._batch_size, self._order, self._seed + self._calls)
         if case.workers:
-            source = d5.Prefetched(source, depth=_AHEAD * case.workers, workers=case.workers)
+            source = d5.Prefetched(source, depth=AHEAD * case.workers, workers=case.workers)
         count = sum(len(batch["label"]) for _, batch in source.batches(0))
         took = (perf_counter_ns() - begin) / 1e9
         if count != self._length:

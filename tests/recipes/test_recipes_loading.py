@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import deep5 as d5
 from deep5.audit import audit
 from deep5.cli.clean import found_in_cache
 from deep5.core.errors import Deep5Error, MissingDependency, OutputError, RunFailed, UsageError
@@ -25,6 +26,15 @@ from deep5.training.datasets.decoders import DECODERS
 
 EPOCH = {"images": 20, "size": 32, "batch_size": 8, "order": "shuffled"}
 FEW: dict[str, Any] = {**EPOCH, "formats": ["tar", PACKED], "decoders": ["pillow"], "workers": [0, 2]}
+
+SMALL: dict[str, Any] = {
+    "steps": 2,
+    "threads": 1,
+    "network_kwargs": {"width": 2, "image": 32},
+    "images": 20,
+    "size": 32,
+    "batch_size": 8,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +230,24 @@ def test_rates_are_those_of_the_rounds() -> None:
     assert rate.interval() is None  # fewer than six
 
 
+def test_the_share_of_loading() -> None:
+    observer = measured.LoadingShare().observer()
+    observer.after_timing(
+        Rounds(
+            candidate=(2.0, 4.0, 5.0, 8.0, 10.0, 1.0),
+            baseline=(0.5, 1.0, 1.0, 2.0, 1.0, 1.0),
+            baseline_again=(1.5, 1.0, 1.0, 2.0, 3.0, 1.0),
+            steps=4,
+            warmups=3,
+            first_call_s=1.0,
+        )
+    )
+    shares = [50, 75, 80, 75, 80, 0]
+    assert [sample.value for sample in observer.samples()] == pytest.approx(shares)
+    assert observer.value() == pytest.approx(75)
+    assert observer.interval() == pytest.approx((0, 80))
+
+
 # The recipes
 
 
@@ -284,3 +312,59 @@ def test_other_recipes_have_no_such_chart(tmp_path: Path) -> None:
     result: Any = execute(load_recipe("overhead_trainer").at_size("smoke"), out=tmp_path, quiet=True)
     assert loading_drawing(result) is None
     assert loading_table(result) is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_share_of_a_training_is_measured(workers: int, tmp_path: Path) -> None:
+    recipe = load_recipe("data_loading_training").at_size("smoke")
+    recipe = recipe.with_settings({"candidate_kwargs": {**recipe.mutable["candidate_kwargs"], "workers": workers}})
+    result: Any = execute(recipe, out=tmp_path, quiet=True)
+    assert result.status == "success"
+    assert result.metric("loading_share") < 100
+    assert not audit([result.folder]).findings
+    assert loading_drawing(result) is None  # only its rounds are drawn
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "onnxruntime", "reference"])
+@pytest.mark.slow
+def test_the_share_on_other_frameworks(framework: str, tmp_path: Path) -> None:
+    recipe = load_recipe("data_loading_training").at_size("smoke")
+    given = {key: {**recipe.mutable[key], "framework": framework} for key in ("candidate_kwargs", "baseline_kwargs")}
+    result: Any = execute(recipe.with_settings(given), out=tmp_path, quiet=True)
+    assert result.status == "success"
+
+
+def test_both_sides_of_a_training_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and arrays give the same batches in the same order, so the weights after the steps are bit-identical."""
+    from deep5.core.plugins import load
+    from deep5.recipes.loading import training
+
+    made: list[Any] = []
+    original = training.executor
+    monkeypatch.setattr(training, "executor", lambda *given: made.append(original(*given)) or made[-1])
+    same = {**SMALL, "seed": 3, "framework": "pytorch", "network": load("networks", "resnet18_small")}
+    training.from_arrays(**same)()
+    for form in FORMATS:
+        training.from_files(**same, form=form, decoder="turbojpeg", workers=2)()
+    first, *others = [{name: d5.to_numpy(value) for name, value in each.parameters().items()} for each in made]
+    for other in others:
+        for name, values in first.items():
+            np.testing.assert_array_equal(other[name], values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": -1}, "workers=-1; allowed: an integer from 0 to 64"),
+        ({"steps": 9}, "9 steps of an epoch of 3 batches; allowed: at most as many"),
+        ({"form": "zip"}, "'zip'"),
+    ],
+)
+def test_trainings_that_are_not_possible(settings: dict[str, Any], message: str) -> None:
+    from deep5.core.plugins import load
+    from deep5.recipes.loading import training
+
+    given = {**SMALL, "seed": 0, "framework": "reference", "network": load("networks", "resnet18_small")}
+    given |= {"form": "folder", "decoder": "pillow", "workers": 0}
+    with pytest.raises(UsageError, match=message):
+        training.from_files(**{**given, **settings})

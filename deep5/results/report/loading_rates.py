@@ -39,8 +39,8 @@ def loading_drawing(run: Result) -> Drawing | None:
     ]
     if not rows:
         return None
-    ideal = next((row["value"] for row in run.document["metrics"] if row["name"] == _IDEAL), None)
-    ideal = float(ideal) if _is_rate(ideal) and within(float(ideal), _RATES) else None
+    stored = next((row["value"] for row in run.document["metrics"] if row["name"] == _IDEAL), None)
+    ideal = stored if _is_rate(stored) and within(stored, _RATES) else None
     state = _state(run)
     about = (
         f"Images per second of {state} files by format and decoder: medians, lines their intervals; one point for each "
