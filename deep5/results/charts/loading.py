@@ -10,7 +10,7 @@ from deep5.core.errors import UsageError
 
 __all__ = ["loading_chart"]
 
-_ROW, _SHAPES = 34, ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_ROW, _SHAPES = 48, ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 
 
 def _number(value: float) -> str:
@@ -40,7 +40,7 @@ def loading_chart(rows: Sequence[Mapping[str, Any]], ideal: float | None, title:
     ends = [end for row in rows for end in (row["low"], row["high"])] + ([] if ideal is None else [ideal])
     x = logarithmic(alt, alt.X, "rate:Q", ends, "images per second", _number)
     y = alt.Y("name:N", sort=names, title=None, axis=alt.Axis(labelLimit=260, grid=True))
-    within = alt.YOffset("place:Q", scale=alt.Scale(nice=False, zero=False, padding=8))
+    within = alt.YOffset("place:Q", scale=alt.Scale(nice=False, zero=False, padding=6))
     looks = {label: PALETTE[place % len(PALETTE)] for place, label in enumerate(labels)}
     shapes = {label: _SHAPES[place % len(_SHAPES)] for place, label in enumerate(labels)}
     color = by_name(alt.Color, "workers:N", looks, title="workers")
