@@ -40,10 +40,11 @@ class _OfRate(_OfLoad):
 
     def __init__(self, number: Callable[[ServedLoad, int], float | None], rate: float | None) -> None:
         super().__init__(lambda load: number(load, self._phase(load)))
-        self._rate, self._rates = rate, ()
+        self._rate = rate
+        self._rates: tuple[float, ...] = ()
 
     def after_serving(self, load: ServedLoad) -> None:
-        self._rates: tuple[float, ...] = load.plan.rates
+        self._rates = load.plan.rates
         if self._rate is None or self._rate in self._rates:
             super().after_serving(load)
 
