@@ -54,6 +54,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         "compare": ("deep5.cli.compare", "compare_command"),
         "evaluate": ("deep5.cli.evaluate", "evaluate_command"),
         "export": ("deep5.cli.export", "export_command"),
+        "generate": ("deep5.cli.generate", "generate_command"),
         "new": ("deep5.cli.new", "new_command"),
         "predict": ("deep5.cli.predict", "predict_command"),
         "report": ("deep5.cli.report", "report_command"),

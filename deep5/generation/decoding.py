@@ -9,7 +9,7 @@ import numpy as np
 
 from deep5.core.errors import NetworkError, UsageError
 from deep5.core.executors import GraphExecutor
-from deep5.core.tensors import numpy_dtype, to_numpy
+from deep5.core.tensors import Arrays, numpy_dtype, to_numpy
 from deep5.networks.network import Network
 from deep5.networks.zoo.decoder_cached import gpt_cached
 
@@ -114,7 +114,7 @@ class Decoding:
         self._names = [(name, f"past_{name}") for name in caches]
         self._past = np.zeros(len(counts), np.int64)
         self._one = np.ones(len(counts), np.int64)
-        self._values = caches
+        self._values: Arrays = caches
         self.logits = self._run(tokens, counts)
 
     def step(self, tokens: np.ndarray, active: np.ndarray) -> None:

@@ -172,7 +172,7 @@ remedy: a shorter prompt, or fewer new tokens
             now = perf_counter()
             for row, token in zip(batch, chosen, strict=True):
                 if not row.ended:
-                    yield row.fail(token, now) if isinstance(token, Exception) else row.add(token, now)
+                    yield row.next(token, now)
             if all(row.ended for row in batch):
                 return
 

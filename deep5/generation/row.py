@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -133,13 +134,21 @@ class Row:
         shares = probabilities(logits, request.temperature, request.top_k, request.top_p)
         return draw(shares, float(self._draws[len(self.tokens)]))
 
-    def add(self, token: int, time_s: float) -> TokenEvent:
-        """The next token.
+    def next(self, token: int | Exception, time_s: float) -> TokenEvent:
+        """The event of the next token.
 
         Args:
-            token: Its id.
+            token: Its id, or why there is none.
             time_s: When it was known.
         """
+        if isinstance(token, Exception):
+            return self.fail(token, time_s)
+        try:
+            return self._add(token, time_s)
+        except Exception as error:  # of a tokenizer: a failure of this request only
+            return self.fail(error, time_s)
+
+    def _add(self, token: int, time_s: float) -> TokenEvent:
         self.tokens.append(token)
         self._times.append(time_s)
         stream, text = self._stream, ""
@@ -162,8 +171,10 @@ class Row:
             error: What happened.
             time_s: When.
         """
-        self.ended = True
-        text = "" if self._stream is None else self._stream.end()
+        self.ended, text = True, ""
+        if self._stream is not None:
+            with suppress(Exception):  # of a tokenizer that fails
+                text = self._stream.end()
         done = self._completion("error", error, time_s)
         return TokenEvent(index=self.index, token=None, text=text, time_s=time_s, completion=done)
 

@@ -39,7 +39,7 @@ def probabilities(
         scaled = (scaled - scaled.max()) / temperature
     if top_k is not None and top_k < len(scaled):
         scaled[np.argsort(-scaled, kind="stable")[top_k:]] = -np.inf
-    found = np.exp(scaled)
+    found: np.ndarray = np.exp(scaled)
     found /= found.sum()
     if top_p is not None and top_p < 1:
         order = np.argsort(-found, kind="stable")
@@ -84,4 +84,5 @@ def uniforms(seed: int, number: int, begin: int, count: int) -> np.ndarray:
     """
     key = derive_seed(seed, "sampled tokens")
     words = philox(np.arange(begin, begin + count), high=number, key=key).astype(np.uint64)
-    return ((words[0] << np.uint64(32) | words[1]) >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+    numbers: np.ndarray = ((words[0] << np.uint64(32) | words[1]) >> np.uint64(11)).astype(np.float64)
+    return numbers * _TO_UNIT

@@ -84,8 +84,12 @@ tokens, such as 'e', 'h', 'l', 'o'; remedy: leave it out
         return [known[token] for token in tokens]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The string of token ids; bytes that are no UTF-8 become U+FFFD."""
+        """The string of token ids; bytes that are no UTF-8 become U+FFFD.
+
+        Ids beyond the vocabulary, for which a network may have room, stand for nothing.
+        """
         vocabulary = self._vocabulary
+        ids = [token for token in ids if token < len(vocabulary.words)]
         if vocabulary.pairs is not None:
             return b"".join(vocabulary.pairs.tokens[token] for token in ids).decode(errors="replace")
         if vocabulary.tokens == "bytes":

@@ -22,8 +22,19 @@ from deep5.results.result import load as load_result
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
+    from deep5.training.dataset import Splits
 
-__all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "transforms_of", "weights_of"]
+__all__ = [
+    "Samples",
+    "Trained",
+    "class_names",
+    "executor_of",
+    "samples_of",
+    "splits_of",
+    "trained",
+    "transforms_of",
+    "weights_of",
+]
 
 NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
 # Keys that a result's samples depend on, with the registry of each; the rest of its recipe is not used.
@@ -288,6 +299,29 @@ def _native_executor(run: Trained, name: str | None) -> Any:
     return executor
 
 
+def splits_of(run: Trained) -> tuple[Splits, bool | None]:
+    """The data set of the run, and whether it is bit-identical to the run's; None if unknown.
+
+    Raises:
+        UsageError: It cannot be created.
+    """
+    if run.recipe is None:
+        raise UsageError(run.reason)
+    splits = _splits(run.recipe)
+    return splits, _same_data(run, splits)[0]
+
+
+def _splits(recipe: Recipe) -> Splits:
+    from deep5.training.dataset import Splits
+
+    dataset = recipe_parts(recipe)["dataset"]
+    with Ongoing("preparing the data set"):
+        splits = dataset.made()
+    if not isinstance(splits, Splits):
+        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
+    return splits
+
+
 def samples_of(run: Trained, network: Any, split: str, data: str | None, arguments: Mapping[str, Any]) -> Samples:
     """The samples for the evaluation, in batches, prepared like the run's test samples.
 
@@ -302,8 +336,6 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
         UsageError: The data set cannot be created, or does not fit the network; or the transforms of the run's test
             samples are the recipe's own code, and the recipe is not given.
     """
-    from deep5.training.dataset import Splits
-
     recipe = source = run.recipe
     if data is not None:
         # Samples are prepared as in the run, whatever their data set.
@@ -314,11 +346,7 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
         raise UsageError("--set is for the data set of --data; remedy: name one")
     if recipe is None or source is None:
         raise UsageError(run.reason)
-    dataset = recipe_parts(source)["dataset"]
-    with Ongoing("preparing the data set"):
-        splits = dataset.made()
-    if not isinstance(splits, Splits):
-        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
+    splits = _splits(source)
     same, unknown = _same_data(run, splits)
     chosen = splits.train if split == "train" else splits.test
     return Samples(

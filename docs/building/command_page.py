@@ -42,6 +42,7 @@ EXAMPLES: Mapping[str, str] = {
     "compare": "deep5 compare digits_lenet --frameworks pytorch,onnxruntime,reference --rigorous",
     "evaluate": "deep5 evaluate results/digits_lenet-…",
     "export": "deep5 export results --format parquet -o samples.parquet",
+    "generate": "deep5 generate results/text_gpt-… 'Return the' --tokens 20",
     "info": "deep5 info",
     "list": "deep5 list keys",
     "new": "deep5 new metric slowest_step",

@@ -133,7 +133,7 @@ def table(rows: Mapping[_Point, Sequence[d5.GenerationSummary]]) -> str:
         in milliseconds, and of tokens per second.
     """
     titles = ("batch", "prompt", "ttft_ms", "tpot_ms", "inter_token_p99_ms", "tokens_per_s", "requests", "failures")
-    lines = [titles]
+    lines: list[tuple[str, ...]] = [titles]
     for (batch, prompt), summaries in sorted(rows.items()):
         values = (
             [1e3 * each.ttft.p50_s for each in summaries],

@@ -249,6 +249,7 @@ COMMANDS = (
     ("run", "own.py", "--resume", "P"), ("run", "own.py", "--init", "P"), ("compare", "own.py", "--resume", "P"),
     ("study", "own.py", "--resume", "P"), ("audit", "P"), ("report", "P", "-o", "page.html"),
     ("export", "P", "--format", "csv", "-o", "x"), ("results", "P"), ("evaluate", "P"), ("predict", "P", "x.npy"),
+    ("generate", "P", "the"),
     ("profile", "P"), ("show", "network", "P"), ("clean", "--checkpoints", "P"), ("check", "operator", "P:X"),
     ("check", "optimizer", "P:X"),
 )  # fmt: skip

@@ -232,6 +232,30 @@ def test_an_error_of_the_back_end_loses_no_token(monkeypatch: pytest.MonkeyPatch
     assert not done.failed
 
 
+@pytest.mark.parametrize("method", ["encode", "decode"])
+def test_an_error_of_the_tokenizer_is_a_failure_of_its_request(method: str) -> None:
+    class Broken:
+        def encode(self, text: str) -> list[int]:
+            return self.fail("encode", [1, 2, 3])
+
+        def decode(self, ids: Any) -> str:
+            return self.fail("decode", "x" * len(ids))
+
+        def fail(self, name: str, result: Any) -> Any:
+            if name == method and (name == "encode" or len(calls) > 6):
+                raise ValueError("planted")
+            calls.append(name)
+            return result
+
+    calls: list[str] = []
+    prompts = ["text", [4, 5]] if method == "encode" else ["text", "text"]
+    failed, other = made(tokenizer=Broken()).generate(prompts, max_new_tokens=5)
+    assert str(failed.error) == "planted"
+    assert other.failed is (method == "decode")
+    # The token whose text cannot be shown is known, and so is its time.
+    assert len(failed.tokens) == len(failed.token_times_s) == (0 if method == "encode" else 2)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_logits_that_are_not_finite_are_a_failure(value: float) -> None:
     network = scaled()

@@ -73,3 +73,9 @@ def test_unknown_tokens_are_named() -> None:
             words.encode("the dog sat")
     with pytest.raises(UsageError, match=r"the prompt has no UTF-8 bytes at position 1: '\\ud800'"):
         tokenizer_of("bytes", b"x").encode("a\ud800")
+
+
+def test_ids_beyond_the_vocabulary_stand_for_nothing() -> None:
+    for tokens in ("characters", "words"):
+        tokenizer = tokenizer_of(tokens, "a b")
+        assert tokenizer.decode([*tokenizer.encode("a b"), 50]) == "a b"

@@ -155,6 +155,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return execute(recipe, out=tmp_path_factory.mktemp("results")).folder
 
 
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that trained a language model."""
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
+
+    return execute(load_recipe("text_gpt").at_size("smoke"), out=tmp_path_factory.mktemp("learned")).folder
+
+
 # A comparison is only planned: other tests cover its processes.
 PLANNED = """
 import os
@@ -206,6 +215,8 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
         if "--signer" in words:
             assert forked.run(["-m", "deep5", "results", "sign", str(signed), "--key", str(key)]).returncode == 0
         words, finished = [str(key) if word.startswith("~/.ssh/") else word for word in words], signed
+    if words[0] == "generate":
+        finished = request.getfixturevalue("learned")
     words = [re.sub("results/[^/]+", str(finished), word) if word.startswith("results/") else word for word in words]
     if words[0] == "predict":
         from PIL import Image

@@ -30,10 +30,12 @@ class WindowDataset(Dataset):
         samples: The number of windows.
         token_bytes: See the attribute.
         vocabulary_hash: SHA-256 of what the ids stand for, if the content hash has to cover it.
+        vocabulary: See the attribute.
 
     Attributes:
         token_bytes: UTF-8 bytes of the token of each id, int64, shape (vocabulary,), -1 for unknown tokens, as the
             metric `bits_per_byte` needs them; None: the tokens do not cover all bytes of the content.
+        vocabulary: What the ids stand for, for a `VocabularyTokenizer`; None: unknown.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class WindowDataset(Dataset):
         *,
         token_bytes: np.ndarray | None = None,
         vocabulary_hash: str = "",
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self._tokens, self._width, self._samples = tokens, length, samples
-        self.token_bytes, self._vocabulary_hash = token_bytes, vocabulary_hash
+        self.token_bytes, self._vocabulary_hash, self.vocabulary = token_bytes, vocabulary_hash, vocabulary
         spec = TensorSpec(shape=(length,), dtype="int64")
         self.specs = {"input": spec, "label": spec}
 
@@ -116,7 +119,14 @@ def window_splits(
             )
         kept = check_limit(what, option, most, count) or count
         parts.append(
-            WindowDataset(stream, length, kept, token_bytes=token_bytes, vocabulary_hash=vocabulary.learned_hash)
+            WindowDataset(
+                stream,
+                length,
+                kept,
+                token_bytes=token_bytes,
+                vocabulary_hash=vocabulary.learned_hash,
+                vocabulary=vocabulary,
+            )
         )
     sizes = split_hash(*(np.array([len(stream), len(part)]) for stream, part in zip(streams, parts, strict=True)))
     learned = {"vocabulary_hash": vocabulary.learned_hash} if vocabulary.learned_hash else {}
