@@ -66,14 +66,16 @@ def generate_command(errors: Errors) -> click.Command:
             if not all(settings["stop"]):
                 raise UsageError("--stop ''; allowed: a string that is not empty")
             generator, notes = generator_of(result, framework=framework, device=device, recipe=recipe)
-            done = None
+            ended = []
             for event in generator.stream([prompt], max_new_tokens=tokens, **settings):
                 if not as_json:
                     click.echo(plain(event.text), nl=False)
                     sys.stdout.flush()
-                done = event.completion
-            if done is None or done.error is not None:
-                raise UsageError("no tokens") if done is None else done.error
+                if event.completion is not None:
+                    ended.append(event.completion)
+            (done,) = ended
+            if done.error is not None:
+                raise done.error
             if as_json:
                 document = {
                     "text": done.text,
