@@ -15,13 +15,19 @@ from deep5.frameworks.jax.table import OPERATORS, OVERRIDES, RANKED, attribute, 
 from deep5.networks.constants import FLOATS
 from deep5.networks.kernels.operators import COMPOSITES, check_overrides
 from deep5.networks.kernels.table import Composite, keywords_of
-from deep5.networks.nodes import inside
+from deep5.networks.nodes import extents, inside
+from deep5.networks.transforms.recurrent_node import batch_first
+from deep5.networks.transforms.unrolling import RECURRENT, is_plain
 from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = ["emit_of", "register"]
+
+# A loop takes 1.4 to 1.5 times less than cells at 16 steps, as long at 10, and up to 1.7 times more at 8 (CPU time of a
+# training step, LSTM and GRU, 32 and 128 hidden); and it compiles three times faster.
+_LOOPED = 16
 
 
 def _on_jax(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,12 +146,22 @@ def _host(entry: Composite) -> Callable[[ir.Node], list[ir.Value | None]]:
     return known
 
 
+def _check_recurrent(node: ir.Node) -> str | None:
+    """Short layers of known length are cells."""
+    steps = extents(node.inputs[0])[batch_first(node) :][:1]
+    if is_plain(node) and steps and isinstance(steps[0], int) and steps[0] >= _LOOPED:
+        return None
+    check = COMPOSITES[node.op_type].check
+    return None if check is None else check(node)
+
+
 def register() -> None:
     """Add the operators to the table; call it after the overrides are in the table."""
     check_overrides(OPERATORS, OVERRIDES)
     for name, entry in COMPOSITES.items():
         if name not in OVERRIDES:
             read = bool(entry.settings or entry.bounded) or entry.reads is not None
-            operator(name, entry.check, _host(entry) if read else ())(emit_of(entry))
+            check = _check_recurrent if name in RECURRENT else entry.check
+            operator(name, check, _host(entry) if read else ())(emit_of(entry))
             if entry.layout == "channels last" or entry.product:
                 RANKED.add(name)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from deep5.core.python_source import number
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.frameworks.pytorch.table import key
 from deep5.frameworks.pytorch.written_attention import find_attention
+from deep5.frameworks.pytorch.written_losses import Huber, find_huber
 from deep5.networks.custom import is_custom
 from deep5.networks.nodes import only_for, reads
 
@@ -48,7 +50,7 @@ def steps(nodes: Sequence[ir.Node]) -> list[Step]:
     fused: dict[ir.Node, Step] = {}
     inner: set[ir.Node] = set()
     for node in nodes:
-        for find in (_linear, _attention):
+        for find in (_linear, _attention, _huber):
             if (found := find(node)) is not None:
                 fused[node], parts = found
                 inner |= parts
@@ -95,3 +97,17 @@ def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
     if found is None:
         return None
     return Step(found.emit, found.inputs, tuple(node.outputs), (*found.inner, node)), found.inner
+
+
+def _huber(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
+    """A Huber loss written out."""
+    found = find_huber(node)
+    if found is None:
+        return None
+    inputs = (found.first, found.second)
+    return Step(partial(_emit_huber, found), inputs, tuple(node.outputs), (*found.inner, node)), found.inner
+
+
+def _emit_huber(found: Huber, emitter: Emitter) -> str:
+    inputs = f"{emitter.name(found.first)}, {emitter.name(found.second)}"
+    return f"{emitter.function(F.huber_loss)}({inputs}, reduction='none', delta={number(found.delta)})"

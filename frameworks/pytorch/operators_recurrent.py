@@ -53,11 +53,16 @@ def _activations(node: ir.Node) -> set[str]:
 
 
 def _ordered(weight: Any, order: tuple[int, ...]) -> Any:
-    """The gates of a weight or bias in another order."""
+    """The gates of a weight or bias, (directions, gates size, …), in another order."""
     if len(order) == 1:
         return weight
-    parts = weight.chunk(len(order))
-    return torch.cat([parts[gate] for gate in order])
+    parts = weight.chunk(len(order), 1)
+    return torch.cat([parts[gate] for gate in order], 1)
+
+
+def _by_directions(weight: Any) -> Any:
+    """The matrices or biases of each direction; the gradient of a single one is a view, that of two one copy."""
+    return weight.unbind() if len(weight) > 1 else (weight.squeeze(0),)
 
 
 def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...]) -> list[Any]:
@@ -69,11 +74,9 @@ def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...])
         bias: Shape (directions, 2 gates size), or None.
         order: torch's gates, by their numbers in ONNX's order.
     """
-    parameters = []
-    for direction in range(recurrence.shape[0]):
-        parameters += [_ordered(weight[direction], order), _ordered(recurrence[direction], order)]
-        parameters += [] if bias is None else [_ordered(part, order) for part in bias[direction].chunk(2)]
-    return parameters
+    parts = [weight, recurrence, *(() if bias is None else bias.chunk(2, 1))]
+    each = [_by_directions(_ordered(part, order)) for part in parts]
+    return [part for direction in zip(*each, strict=True) for part in direction]
 
 
 def _zeros(x: Any, recurrence: Any) -> Any:

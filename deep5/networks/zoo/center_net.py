@@ -91,6 +91,7 @@ def center_net(
     heat = head(build, hidden[0], "heat", (classes, 2 * width, 1, 1), prior_bias(0.1))
     sizes = head(build, hidden[1], "size", (4, 2 * width, 1, 1), zeros)
 
+    probability = build.op("Sigmoid", heat)
     # Exactly one at the centers, and less everywhere else.
     peaks = build.op("Cast", build.op("GreaterOrEqual", heat_targets, build.scalar(1.0)), to=_element_type(build))
     centers = build.op("ReduceMax", peaks, _constant(build, "centers.axes", [1]), keepdims=1)
@@ -98,12 +99,12 @@ def center_net(
     weights = fixed(build, [[[_SIZE_WEIGHT]], [[_SIZE_WEIGHT]], [[1.0]], [[1.0]]])
     sums = build.op(
         "Add",
-        summed(build, _focal(build, heat, heat_targets, peaks), "loss.heat", (1, 2, 3)),
+        summed(build, _focal(build, heat, probability, heat_targets, peaks), "loss.heat", (1, 2, 3)),
         summed(build, build.op("Mul", error, weights), "loss.sizes", (1, 2, 3)),
     )
     return build.network({
         "predicted_boxes": _boxes(build, sizes, cells),
-        "predicted_scores": _scores(build, heat, classes),
+        "predicted_scores": _scores(build, probability, classes),
         "loss": per_object(build, sums, summed(build, peaks, "loss.objects", (1, 2, 3))),
     })  # fmt: skip
 
@@ -120,9 +121,8 @@ def _constant(build: NetworkBuilder, name: str, values: Any) -> Any:
     return build.constant(name, np.array(values))
 
 
-def _focal(build: NetworkBuilder, logits: Any, targets: Any, peaks: Any) -> Any:
+def _focal(build: NetworkBuilder, logits: Any, probability: Any, targets: Any, peaks: Any) -> Any:
     """Equation 1: at peaks -(1 - p)^2 log p, elsewhere -(1 - y)^4 p^2 log(1 - p), from logits."""
-    probability = build.op("Sigmoid", logits)
     other = build.op("Sub", build.scalar(1.0), probability)
     at_peaks = build.op("Mul", squared(build, other), build.op("Softplus", build.op("Neg", logits)))
     elsewhere = build.op("Mul", squared(build, probability), build.op("Softplus", logits))
@@ -131,9 +131,8 @@ def _focal(build: NetworkBuilder, logits: Any, targets: Any, peaks: Any) -> Any:
     return build.op("Add", build.op("Mul", peaks, at_peaks), build.op("Mul", far, elsewhere))
 
 
-def _scores(build: NetworkBuilder, logits: Any, classes: int) -> Any:
+def _scores(build: NetworkBuilder, heat: Any, classes: int) -> Any:
     """The probabilities that no neighbor exceeds, (N, cells, classes)."""
-    heat = build.op("Sigmoid", logits)
     largest = build.op("MaxPool", heat, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
     peaks = build.op("Cast", build.op("Equal", heat, largest), to=_element_type(build))
     return _cells(build, build.op("Mul", heat, peaks), "scores.rows", classes)

@@ -100,16 +100,17 @@ def ssd(
             found.append(_rows(build, head(build, features, name, (out, factor * width, 3, 3), bias), name, size))
     scores, offset = (build.op("Concat", *found, axis=1) for found in (logits, offsets))
 
+    probability = build.op("Sigmoid", scores)
     matched = build.op("ReduceMax", class_targets, _axes(build, "matched.axes", (2,)), keepdims=1)
     error = build.op("Mul", _smooth_l1(build, build.op("Sub", offset, offset_targets)), matched)
     sums = build.op(
         "Add",
-        summed(build, _focal(build, scores, class_targets), "loss.classes", (1, 2)),
+        summed(build, _focal(build, scores, probability, class_targets), "loss.classes", (1, 2)),
         summed(build, error, "loss.offsets", (1, 2)),
     )
     return build.network({
         "predicted_boxes": _decoded(build, offset, anchors),
-        "predicted_scores": build.op("Sigmoid", scores),
+        "predicted_scores": probability,
         "loss": per_object(build, sums, summed(build, matched, "loss.matched", (1, 2))),
     })  # fmt: skip
 
@@ -128,10 +129,10 @@ def _rows(build: NetworkBuilder, x: Any, name: str, size: int) -> Any:
     return build.op("Reshape", last, build.constant(f"{name}.rows", np.array([0, -1, size])))
 
 
-def _focal(build: NetworkBuilder, logits: Any, targets: Any) -> Any:
+def _focal(build: NetworkBuilder, logits: Any, probability: Any, targets: Any) -> Any:
     """alpha_t (1 - p_t)^2 (-log p_t), for targets y of 0 and 1: 1 - p_t = |y - p|, -log p_t = softplus(x) - x y."""
     cross_entropy = build.op("Sub", build.op("Softplus", logits), build.op("Mul", logits, targets))
-    missing = squared(build, build.op("Sub", build.op("Sigmoid", logits), targets))
+    missing = squared(build, build.op("Sub", probability, targets))
     weight = build.op("Mul", targets, build.scalar(2 * _ALPHA - 1))
     weight = build.op("Add", weight, build.scalar(1 - _ALPHA))
     return build.op("Mul", weight, build.op("Mul", missing, cross_entropy))
