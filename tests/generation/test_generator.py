@@ -230,6 +230,7 @@ def test_an_error_of_the_back_end_loses_no_token(monkeypatch: pytest.MonkeyPatch
     assert failed.inter_token_s[-1] == math.inf
     assert done.tokens == wanted[1][:2]
     assert not done.failed
+    assert d5.GenerationSummary.of([failed, done]).output_tokens == 2
 
 
 @pytest.mark.parametrize("method", ["encode", "decode"])

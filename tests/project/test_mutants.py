@@ -12,7 +12,7 @@ from mutants import LIST, ROOT, Mutant, chosen, parse, run
 
 SUITES = (
     *("operator_jax", "operator_pytorch", "operator_tensorflow", "operator_engines"),
-    *("jax", "pytorch", "tensorflow", "kernel_cache"),
+    *("jax", "pytorch", "tensorflow", "kernel_cache", "generation"),
 )
 
 
