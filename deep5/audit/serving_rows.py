@@ -82,6 +82,8 @@ def _plan(document: Mapping[str, Any]) -> ServingPlan:
 def _is_complete(ledger: Ledger, plan: ServingPlan, rows: Sequence[Row]) -> bool:
     """Every request of the plan has one row, in order, and belongs to its query and its rate."""
     size, each = plan.queries * plan.samples_per_query, plan.samples_per_query
+    if not ledger.same(8, f"the number of requests of {_ROWS}, by the plan", len(rows), plan.phases * size):
+        return False
     due = [(number, number // each, number // size) for number in range(plan.phases * size)]
     return ledger.same(
         8, f"the requests of {_ROWS}, by the plan", [(row.request, row.query, row.phase) for row in rows], due

@@ -183,6 +183,10 @@ def slowest_left_out(lines: list[list[str]]) -> None:
     lines.remove(slowest(lines))
 
 
+def one_twice(lines: list[list[str]]) -> None:
+    lines[7] = list(lines[6])
+
+
 def a_failure_hidden(lines: list[list[str]]) -> None:
     cell(lines[-1], "status", "ValueError: no")
 
@@ -236,7 +240,8 @@ def twice(name: str) -> Callable[[Any], None]:
         (in_rows(faster), 8, "requests.csv"),
         (in_rows(faster), 9, "of rate 1 in serving.json"),
         (in_rows(scheduled_when_issued), 8, "the scheduled times of rate 0 are not those drawn from the seed"),
-        (in_rows(slowest_left_out), 8, "the requests of requests.csv, by the plan"),
+        (in_rows(slowest_left_out), 8, "the number of requests of requests.csv, by the plan; stored 59, recomputed 60"),
+        (in_rows(one_twice), 8, "the requests of requests.csv, by the plan"),
         (in_rows(a_failure_hidden), 9, "failures of rate 1 in serving.json; stored 0, recomputed 1"),
         (in_rows(a_failure_hidden), 9, "the value of failed_requests, by requests.csv; stored 0"),
         (in_rows(a_failure_hidden), 13, "1 requests failed; allowed: a warning that says so"),
@@ -264,6 +269,42 @@ def test_an_audit_finds_what_was_changed(
     doctor(folder)
     findings = audit([folder]).findings
     assert any(finding.rule == rule and what in finding.what for finding in findings), findings
+
+
+def written(name: str, content: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(content) and None
+
+
+@pytest.mark.parametrize(
+    "doctor",
+    [
+        written(REQUESTS, ""),
+        written(REQUESTS, "\0\1\n"),
+        written(REQUESTS, ",".join(HEAD) + "\n" + "1," * 12 + "\n"),
+        in_rows(lambda lines: cell(lines[4], "last_s", "nan")),
+        in_rows(lambda lines: cell(lines[4], "last_s", "1e999")),
+        in_rows(lambda lines: cell(lines[4], "request", "9" * 5000)),
+        in_rows(lambda lines: cell(lines[4], "batch", "-1")),
+        in_rows(lambda lines: lines[4].append("7")),
+        written("serving.json", "[]"),
+        written("serving.json", "{}"),
+        in_serving(lambda told: told.update(begins_s=["x", None])),
+        in_serving(lambda told: told["server"].update(samples=-1)),
+        in_serving(lambda told: told["server"].pop("samples")),
+        in_serving(lambda told: told.update(phases=[1, 2])),
+        in_serving(lambda told: told["phases"].pop()),
+        in_serving(lambda told: told["phases"][0]["percentiles"].update({"-5": 1.0})),
+        in_serving(lambda told: told["phases"][0].update(percentiles=7)),
+    ],
+)
+def test_an_audit_of_nonsense_ends_with_findings(
+    result: Result, tmp_path: Path, doctor: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / result.folder.name
+    shutil.copytree(result.folder, folder)
+    doctor(folder)
+    found = [finding for finding in audit([folder]).findings if "SHA-256" not in finding.what]
+    assert found
 
 
 # Failures
