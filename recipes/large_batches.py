@@ -5,7 +5,7 @@ with every batch size by five rules, all over the same nine epochs, and so the s
 
 - constant: the rate of batch 32, whatever the batch size is.
 - square root, linear: the rate grows with the square root of the batch size, or in proportion to it (Goyal et al.
-  2017), after an epoch of warm-up from the rate of batch 32.
+  2017), after an epoch of warm-up from the rate of batch 32; at batch 32 they are the constant rule.
 - LARS: a rate for each tensor (You et al. 2017), which grows with the square root of the batch size, after an epoch of
   warm-up.
 - growing: the linear rule's rate stays, and the batch size grows by the factor 4 where the others divide the rate by it
@@ -81,6 +81,8 @@ def _candidates() -> dict[str, dict[str, Any]]:
                 "schedules": {"lr": d5.WarmUp(linear, start=_RATE, epochs=1)},
             },
         }
+        if size == _REFERENCE:  # there, both are the constant rule
+            del rules["square root"], rules["linear"]
         made |= {f"{rule} {size}": {"batch_size": size, **settings} for rule, settings in rules.items()}
     return made
 
