@@ -1,4 +1,4 @@
-"""An agent that balances a pole by deep Q-learning, to a mean return of 475 over 100 episodes. A minute or two.
+"""An agent that balances a pole by deep Q-learning, to a mean return of 475 over 100 episodes. A minute.
 
 CartPole-v1 of Gymnasium (MIT license) gives a reward of 1 for each step until the pole falls, at most 500; its
 registration calls 475 solved. Actions drawn uniformly reach about 22, the untrained network's about 10.

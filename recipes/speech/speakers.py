@@ -1,4 +1,4 @@
-"""Who speaks, by connectionist temporal classification on JapaneseVowels, to at most 5 % wrong labels. A minute.
+"""Who speaks, by connectionist temporal classification on JapaneseVowels, to at most 5 % wrong labels. Seconds.
 
 A sequence is 2 to 5 utterances of the vowels /ae/ by nine men, one after the other; the labels to decode are the
 speakers in order. The test sequences have utterances that are in no training sequence and were recorded at other times.
