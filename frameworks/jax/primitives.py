@@ -31,6 +31,19 @@ def _table(function: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
     return function(np, *numbers)
 
 
+def _windows_apart(x: Any, weight: Any) -> Any:
+    """A transposed convolution whose windows neither overlap nor leave gaps: one matrix product, then reordered.
+
+    A training step of `center_net` takes a third less time than with the convolution.
+    """
+    (samples, *space, _), (_, made, *kernel) = x.shape, weight.shape
+    y = lax.dot_general(x, weight, (((x.ndim - 1,), (0,)), ((), ())))  # N, space, M, kernel
+    count = len(space)
+    order = [0, *(at for axis in range(count) for at in (1 + axis, 2 + count + axis)), 1 + count]
+    sizes = [extent * size for extent, size in zip(space, kernel, strict=True)]
+    return y.transpose(order).reshape(samples, *sizes, made)
+
+
 @jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
 def _inverse_tanh(x: Any) -> Any:
     """atanh x = sign(x) log(1 + 2 |x| / (1 - |x|)) / 2; of negative numbers XLA's log1p loses two digits."""
@@ -177,8 +190,12 @@ class JaxPrimitives:
     def transposed_convolution(
         self, x: Any, weight: Any, bias: Any, window: Window, group: int, removed: Any, more: tuple[int, ...]
     ) -> Any:
-        # A convolution of the image with zeros between its elements, and the kernel reversed.
         (channels, made, *kernel), axes = weight.shape, "DHW"[3 - len(more) :]
+        steps, apart = (tuple(window.strides), set(window.dilations)), (tuple(kernel), {1})
+        if group == 1 and steps == apart and not any(more) and all(pair == (0, 0) for pair in removed):
+            y = _windows_apart(x, weight)
+            return y if bias is None else layers.with_bias(y, bias)
+        # A convolution of the image with zeros between its elements, and the kernel reversed.
         turned = weight.reshape(group, channels // group, made, *kernel).swapaxes(1, 2)
         turned = jnp.flip(turned.reshape(group * made, channels // group, *kernel), range(2, weight.ndim))
         y = lax.conv_general_dilated(
