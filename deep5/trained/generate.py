@@ -36,19 +36,21 @@ def generator_of(
     from deep5.generation.decoding import with_cache
     from deep5.generation.generator import TextGenerator
     from deep5.generation.tokenizer import VocabularyTokenizer
-    from deep5.trained.load import splits_of, trained, weights_of
+    from deep5.trained.load import same_data, splits_of, trained, weights_of
 
     run = trained(folder, recipe)
     network, notes = weights_of(run)
     cached, context = with_cache(network)
-    splits, same = splits_of(run)
+    if run.recipe is None:
+        raise UsageError(run.reason)
+    splits = splits_of(run.recipe)
     vocabulary = getattr(splits.train, "vocabulary", None)
     if vocabulary is None:
         raise UsageError(
             f"the data set of {run.result.folder} has no vocabulary; allowed: runs on data sets of text, such as "
             "docstrings and text; remedy: deep5.TextGenerator in Python, with token ids"
         )
-    if same is False:
+    if same_data(run, splits)[0] is False:
         notes = (*notes, "the data set is another one than the run's, so tokens may stand for something else")
     name = framework or str((run.result.document["framework"] or {}).get("name"))
     executor = framework_of(name).executor(cached, device=device)

@@ -29,6 +29,7 @@ __all__ = [
     "Trained",
     "class_names",
     "executor_of",
+    "same_data",
     "samples_of",
     "splits_of",
     "trained",
@@ -299,19 +300,8 @@ def _native_executor(run: Trained, name: str | None) -> Any:
     return executor
 
 
-def splits_of(run: Trained) -> tuple[Splits, bool | None]:
-    """The data set of the run, and whether it is bit-identical to the run's; None if unknown.
-
-    Raises:
-        UsageError: It cannot be created.
-    """
-    if run.recipe is None:
-        raise UsageError(run.reason)
-    splits = _splits(run.recipe)
-    return splits, _same_data(run, splits)[0]
-
-
-def _splits(recipe: Recipe) -> Splits:
+def splits_of(recipe: Recipe) -> Splits:
+    """The data set of a recipe; raises a `UsageError` if it cannot be created."""
     from deep5.training.dataset import Splits
 
     dataset = recipe_parts(recipe)["dataset"]
@@ -346,8 +336,8 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
         raise UsageError("--set is for the data set of --data; remedy: name one")
     if recipe is None or source is None:
         raise UsageError(run.reason)
-    splits = _splits(source)
-    same, unknown = _same_data(run, splits)
+    splits = splits_of(source)
+    same, unknown = same_data(run, splits)
     chosen = splits.train if split == "train" else splits.test
     return Samples(
         batches=_sampler(run, recipe, network, chosen),
@@ -357,7 +347,7 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
     )
 
 
-def _same_data(run: Trained, splits: Any) -> tuple[bool | None, str]:
+def same_data(run: Trained, splits: Any) -> tuple[bool | None, str]:
     """Whether data and split are the run's; or None, and why that is unknown."""
     hashes = [splits.train.content_hash(), splits.test.content_hash()]
     provenance = run.result.document["provenance"]
