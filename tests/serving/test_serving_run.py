@@ -18,10 +18,11 @@ from deep5.audit import audit
 from deep5.bench.serving.model import ServedModel, served_network
 from deep5.bench.serving.plan import ServingPlan
 from deep5.bench.serving.records import REQUESTS, Request, ServedLoad, read_requests
-from deep5.core.errors import RecipeError, ShapeError, UsageError
+from deep5.core.errors import RecipeError, RunFailed, ShapeError, UsageError
 from deep5.core.metric import Metric
 from deep5.recipe.recipe import Recipe, load_recipe
-from deep5.results.result import Result
+from deep5.results.result import Result, load
+from deep5.results.store import result_folders
 from deep5.run.execute import execute
 from deep5.run.record import _scope
 
@@ -337,6 +338,36 @@ def test_a_run_with_failures_counts_them_and_says_so(tmp_path: Path) -> None:
     assert "failed_requests did not meet its goal" in served.document["reasons"]
     answer = audit([served.folder])
     assert not answer.findings, answer.findings
+
+
+def dying(network: Any, *, device: Any, seed: int) -> Any:
+    """An executor that ends its thread at its fourteenth call."""
+    executor = failing(network, device=device, seed=seed)
+    inference = executor.inference
+
+    def dies(inputs: Any, **given: Any) -> Any:
+        try:
+            return inference(inputs, **given)
+        except MemoryError:
+            raise SystemExit("out of memory") from None
+
+    executor.inference = dies
+    return executor
+
+
+def test_a_server_that_dies_fails_the_run_and_keeps_the_rows(tmp_path: Path) -> None:
+    recipe = Recipe.make(FIXED, {"executor": dying, "max_batch": 1, "seed": 3}, METRICS, name="dying")
+    message = r"the server ended: SystemExit: out of memory; 48 of 60 requests failed; what it left is in"
+    with pytest.raises(RunFailed, match=message):
+        execute(recipe, out=tmp_path, quiet=True)
+    (folder,) = result_folders(tmp_path)
+    rows = read_requests(folder / REQUESTS)
+    assert [row.request for row in rows] == list(range(60))
+    assert [row.status for row in rows[:12]] == ["ok"] * 12
+    assert {row.status for row in rows[12:]} == {"the server ended: SystemExit: out of memory"}
+    left = load(folder)
+    assert (left.status, left.metric("failed_requests")) == ("failed", 48)
+    assert not audit([folder]).findings
 
 
 # The network in batches
