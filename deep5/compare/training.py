@@ -224,7 +224,7 @@ def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.n
 
     found: list[tuple[StepInfo, dict[str, np.ndarray]]] = []
     if isinstance(parts.train_sampler, OnlineSampler):
-        parts.train_sampler.bind(parts.executor)
+        parts.train_sampler.bind(_player(parts.executor))
     for epoch in itertools.count():
         before = len(found)
         for ids, inputs in parts.train_sampler.batches(epoch):
@@ -236,6 +236,15 @@ def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.n
         if len(found) == before:
             raise UsageError("the recipe's sampler gives no batches")
     return found
+
+
+def _player(executor: GraphExecutor) -> GraphExecutor:
+    """The reference for the same network: with an agent, the roundings of another executor make other batches."""
+    from deep5.core.plugins import framework
+    from deep5.networks.network import Network
+
+    network = executor.network
+    return framework("reference").executor(network) if isinstance(network, Network) else executor
 
 
 def in_types_of(
