@@ -85,9 +85,14 @@ def jax_training(own: Workload, recipe: str) -> tuple[list[float], dict[str, Any
 GRADIENTS = {"jax": jax_gradients, "pytorch": pytorch_gradients}
 TRAININGS = {"jax": jax_training, "pytorch": pytorch_training}
 CASES = [(framework, recipe) for framework, names in WRITTEN.items() for recipe in names]
+# On JAX, most compile for up to half a minute.
+QUICK = ("generation_autoencoder", "text_lstm")
+MARKED = [
+    pytest.param(*case, marks=pytest.mark.slow if case[0] == "jax" and case[1] not in QUICK else ()) for case in CASES
+]
 
 
-@pytest.mark.parametrize(("framework", "recipe"), CASES)
+@pytest.mark.parametrize(("framework", "recipe"), MARKED)
 def test_loss_and_gradients_are_those_of_the_network(framework: str, recipe: str) -> None:
     compare_gradients(framework, recipe)
 
@@ -110,7 +115,7 @@ def compare_gradients(framework: str, recipe: str) -> None:
     assert not far, f"gradients: {far}"
 
 
-@pytest.mark.parametrize(("framework", "recipe"), CASES)
+@pytest.mark.parametrize(("framework", "recipe"), MARKED)
 def test_losses_and_parameters_of_some_steps_are_those_of_the_step(framework: str, recipe: str) -> None:
     compare_training(framework, recipe)
     compare_training(framework, recipe, "float32")
