@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from deep5.metrics.decoded import PhonemeErrorRate as PhonemeErrorRate
     from deep5.metrics.decoded import WordErrorRate as WordErrorRate
     from deep5.metrics.energy import Energy as Energy
+    from deep5.metrics.frechet import FrechetDistance as FrechetDistance
     from deep5.metrics.generalisation import FinalTestAccuracy as FinalTestAccuracy
     from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
     from deep5.metrics.label_errors import LabelErrorRate as LabelErrorRate
@@ -136,6 +137,8 @@ if TYPE_CHECKING:
     from deep5.recorder.recorder import record as record
     from deep5.run.program import run_recipe as run_recipe
     from deep5.training import datasets as datasets
+    from deep5.training.alternating import Alternating as Alternating
+    from deep5.training.alternating import Turn as Turn
     from deep5.training.batch_sizes import GrowingBatches as GrowingBatches
     from deep5.training.batch_source import BatchSource as BatchSource
     from deep5.training.bucket_sampler import BucketSampler as BucketSampler
@@ -152,6 +155,8 @@ if TYPE_CHECKING:
     from deep5.training.divergence import StopOnNaN as StopOnNaN
     from deep5.training.engine_framework import EngineFramework as EngineFramework
     from deep5.training.generated import GeneratorDataset as GeneratorDataset
+    from deep5.training.generation.diffusion import AddNoise as AddNoise
+    from deep5.training.generation.latent import DrawLatent as DrawLatent
     from deep5.training.gradient_executor import GradientExecutor as GradientExecutor
     from deep5.training.kernel import bind_rule as bind_rule
     from deep5.training.lbfgs import LBFGS as LBFGS
@@ -301,9 +306,11 @@ _LEVELS = {
     "Prefetched": "training.prefetch",
     "from_dataloader": "training.loaders",
     "from_tf_data": "training.loaders",
+    "AddNoise": "training.generation.diffusion",
     "CenterCrop": "training.transforms.crop",
     "RandomCrop": "training.transforms.crop",
     "Cutout": "training.transforms.cutout",
+    "DrawLatent": "training.generation.latent",
     "DrawCenters": "training.detection.targets",
     "Flip": "training.transforms.flip",
     "MatchAnchors": "training.detection.targets",
@@ -326,6 +333,8 @@ _LEVELS = {
     "check_optimizer": "training.check",
     "prove_same_trajectory": "training.trajectory",
     "Trainer": "training.trainer",
+    "Alternating": "training.alternating",
+    "Turn": "training.alternating",
     "AcceleGrad": "training.rules.accelegrad",
     "AdaDelta": "training.rules.adadelta",
     "Adafactor": "training.rules.adafactor",
@@ -424,6 +433,7 @@ _METRICS = {
     "OperatorCoverage": "metrics.operator_time",
     "OperatorTime": "metrics.operator_time",
     "Overhead": "metrics.overhead",
+    "FrechetDistance": "metrics.frechet",
     "MeanAveragePrecision": "metrics.mean_average_precision",
     "MeanReturn": "metrics.returns",
     "PeakMemory": "metrics.memory",

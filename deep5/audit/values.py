@@ -35,6 +35,7 @@ _LAST = (
     "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results", "phoneme_error_rate",
     "word_error_rate", "bleu", "chrf", "mean_return", "bits_per_byte", "perplexity", "f1", "roc_auc",
     "failed_requests", "goodput", "highest_rate", "latency_percentile", "request_throughput",
+    "frechet_distance",
 )  # fmt: skip
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias", "misplaced_pages", "pixel_difference")
 # Other metrics for which no interval is derived.

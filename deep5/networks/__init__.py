@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import autoencoder as autoencoder
     from deep5.networks.zoo import center_net as center_net
     from deep5.networks.zoo import deep_speech as deep_speech
+    from deep5.networks.zoo import denoiser as denoiser
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import dlrm as dlrm
+    from deep5.networks.zoo import gan as gan
     from deep5.networks.zoo import gcn as gcn
     from deep5.networks.zoo import googlenet as googlenet
     from deep5.networks.zoo import gpt as gpt
@@ -82,8 +84,10 @@ _HOME = {
     "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "autoencoder": "deep5.networks.zoo",
     "deep_speech": "deep5.networks.zoo",
+    "denoiser": "deep5.networks.zoo",
     "densenet121": "deep5.networks.zoo",
     "dlrm": "deep5.networks.zoo",
+    "gan": "deep5.networks.zoo",
     "gcn": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.edit.builder",
     "googlenet": "deep5.networks.zoo",

@@ -538,6 +538,8 @@ ALL: list[Metric] = [
     d5.WordErrorRate(),
     d5.BLEU(),
     d5.ChrF(),
+    # test_frechet.
+    d5.FrechetDistance(),
     # test_label_error_rate, test_mean_average_precision, test_reinforcement.
     d5.LabelErrorRate(),
     d5.MeanAveragePrecision(),

@@ -15,6 +15,8 @@ from deep5.run.execute import execute
 
 NAMES = (
     "generation_autoencoder",
+    "generation_diffusion",
+    "generation_gan",
     "graph_block_model",
     "graph_karate_club",
     "recommendation_dlrm",

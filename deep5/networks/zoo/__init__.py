@@ -1,5 +1,6 @@
 """Predefined networks, each a function of sizes, loss, dtype and seed."""
 
+from deep5.networks.zoo.adversarial import gan
 from deep5.networks.zoo.agents import policy_network, q_network
 from deep5.networks.zoo.bottleneck import autoencoder
 from deep5.networks.zoo.branched import googlenet, inception
@@ -9,6 +10,7 @@ from deep5.networks.zoo.compact import mobilenet_v2, squeezenet
 from deep5.networks.zoo.decoder import gpt
 from deep5.networks.zoo.decoder_cached import gpt_cached
 from deep5.networks.zoo.dense import densenet121
+from deep5.networks.zoo.diffusion import denoiser
 from deep5.networks.zoo.encoder import transformer
 from deep5.networks.zoo.graph import gcn
 from deep5.networks.zoo.plain import alexnet, vgg
@@ -27,8 +29,10 @@ __all__ = [
     "autoencoder",
     "center_net",
     "deep_speech",
+    "denoiser",
     "densenet121",
     "dlrm",
+    "gan",
     "gcn",
     "googlenet",
     "gpt",
