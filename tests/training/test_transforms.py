@@ -476,7 +476,7 @@ def test_a_batch_of_another_kind_is_refused() -> None:
 
 
 def test_registered_transforms_describe_how_to_make_them_again() -> None:
-    targets = [d5.MatchAnchors(3, (0.1, 0.3, 0.6)), d5.DrawCenters(3)]
+    targets = [d5.MatchAnchors(3, (0.1, 0.3, 0.6)), d5.DrawCenters(3), d5.AddNoise(7), d5.DrawLatent(5)]
     made = {type(transform).__name__ for transform in [*TRANSFORMS.values(), *targets, d5.Cast("float32")]}
     assert {load("transforms", name).__name__ for name in registered("transforms")} == made
     for transform in [*TRANSFORMS.values(), *targets]:
