@@ -201,7 +201,8 @@ def _own_factor(node: ir.Node) -> float:
 
 def _new_parameters(graph: ir.Graph, weight: ir.Value, rank: int, seed: int) -> tuple[ir.Value, ir.Value]:
     """A and B of a weight; A is drawn when it is first read."""
-    rows, columns = (int(extent) for extent in weight.shape or ())
+    assert weight.shape is not None  # noqa: S101 - a matrix
+    rows, columns = weight.shape.numpy()
     if any(_is_transposed(use.node) for use in weight.uses()):
         rows, columns = columns, rows
     name, dtype = name_of(weight), weight.dtype

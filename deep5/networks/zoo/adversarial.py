@@ -64,7 +64,7 @@ def gan(
 
     from deep5.networks.edit.builder import NetworkBuilder, he_normal, zeros
 
-    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+    if not isinstance(hidden, Sequence):
         raise UsageError(f"got hidden = {hidden!r:.60}; allowed: a sequence of sizes, such as (128, 128)")
     named = {f"hidden[{index}]": size for index, size in enumerate(hidden)}
     check_arguments(dtype, "mse", image=image, channels=channels, latent=latent, **named)

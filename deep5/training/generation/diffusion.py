@@ -163,4 +163,5 @@ class AddNoise(RandomTransform):
             x = x + math.sqrt(1 - beta) * (1 - left[step - 1]) / rest * feed[self.part].astype(np.float64)
             deviation = math.sqrt(beta * (1 - left[step - 1]) / rest)
             x += deviation * generator(seed, "diffusion", step).standard_normal(shape)
-        return (image + 1) / 2
+        found: np.ndarray = (image + 1) / 2
+        return found
