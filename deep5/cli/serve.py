@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve_command"]
 
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_LONGEST_S = 1e6
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -42,10 +41,13 @@ def serve_command(errors: Errors) -> click.Command:
         help="Most samples in a batch.",
     )  # fmt: skip
     @click.option(
-        "--deadline", default="2ms", show_default=True, metavar="TIME",
-        help="Longest wait of the oldest sample for a fuller batch.",
+        "--deadline", "deadline_s", type=float, default=0.002, show_default=True, metavar="S",
+        help="Longest wait of the oldest sample for a fuller batch, in seconds.",
     )  # fmt: skip
-    @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest time to an answer.")
+    @click.option(
+        "--timeout", "timeout_s", type=float, default=60.0, show_default=True, metavar="S",
+        help="Longest time to an answer in seconds.",
+    )  # fmt: skip
     @click.option(
         "--max-body", type=click.IntRange(1, 4096), default=64, show_default=True, metavar="MIB",
         help="Largest body of a request in MiB.",
@@ -61,8 +63,8 @@ def serve_command(errors: Errors) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def serve(
-        source: str, framework: str | None, name: str | None, deadline: str, timeout: str, max_body: int, waiting: int,
-        as_json: bool, debug: bool, **chosen: Any,
+        source: str, framework: str | None, name: str | None, deadline_s: float, timeout_s: float, max_body: int,
+        waiting: int, as_json: bool, debug: bool, **chosen: Any,
     ) -> None:  # fmt: skip
         """Serve a network by KServe's protocol, version 2, over HTTP, until Ctrl-C.
 
@@ -73,9 +75,10 @@ def serve_command(errors: Errors) -> click.Command:
             from deep5.bench.serving.http_server import Limits
             from deep5.run.server_process import serve_network
 
-            deadline_s, timeout_s = _seconds(deadline, "--deadline"), _seconds(timeout, "--timeout")
-            if not timeout_s:
-                raise UsageError(f"--timeout {timeout}; allowed: a time above 0, such as 60s")
+            if not 0 <= deadline_s < _LONGEST_S:
+                raise UsageError(f"--deadline {deadline_s:g}; allowed: seconds from 0 to {_LONGEST_S:g}, such as 0.002")
+            if not 0 < timeout_s < _LONGEST_S:
+                raise UsageError(f"--timeout {timeout_s:g}; allowed: seconds above 0, to {_LONGEST_S:g}, such as 60")
             network, own_name, own_framework = _source(source)
             chosen_name = own_name if name is None else name
             if _NAME.fullmatch(chosen_name) is None:
@@ -107,15 +110,6 @@ def _reporting(show: Callable[[str], None], on: str, *, as_json: bool) -> Callab
             show(f"serving {model} on {on} at {url} by KServe's protocol, version 2; stop with Ctrl-C")
 
     return started
-
-
-def _seconds(text: str, option: str) -> float:
-    """A time such as `2ms`, in seconds."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(s|ms|us|)\s*", text, re.ASCII)
-    value = float(found[1]) * _UNITS[found[2]] if found else math.inf
-    if not value < 1e6:
-        raise UsageError(f"{option} {text!r:.60}; allowed: a time such as 2ms, 500us or 0.5s")
-    return value
 
 
 def _source(source: str) -> tuple[Network, str, str]:

@@ -57,7 +57,12 @@ def fresh(program: str, folder: Path) -> str:
 
 
 def needs_its_framework(name: str) -> bool:
-    """Whether a module is in a back-end's folder; the reference needs only NumPy, and no `__init__` loads more."""
+    """Whether a module is in a back-end's folder, or is written by hand for a framework.
+
+    The reference needs only NumPy, and no `__init__` loads more.
+    """
+    if re.fullmatch(r"deep5\.recipes\.overhead\.workloads\.(pytorch|jax)_\w+", name):
+        return True
     parts = name.split(".")
     inside = parts[1:2] == ["frameworks"] and len(parts) > 2 and parts[2] != "reference"
     return inside and BY_NAME[name].name != "__init__.py"

@@ -117,7 +117,7 @@ def test_every_recipe_is_registered() -> None:
         for name in re.findall(r"^(\w+) = RecipeFamily\(", text, re.MULTILINE)
     }
     assert registered == recipes | families
-    assert len(families) == 2
+    assert len(families) >= 2
 
 
 # The pins of constraints.txt

@@ -80,8 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("served") / "small.onnx"
     network().save(path)
     process = started(
-        "--framework", "reference", "--max-batch", "4", "--deadline", "1ms", "--max-body", "1", "--waiting", "16",
-        "--timeout", "6s",
+        "--framework", "reference", "--max-batch", "4", "--deadline", "0.001", "--max-body", "1", "--waiting", "16",
+        "--timeout", "6",
         source=str(path),
     )  # fmt: skip
     try:
@@ -280,8 +280,10 @@ def test_a_result_is_served_with_its_trained_network(tmp_path: Path) -> None:
     [
         (("nothing.onnx",), "nothing.onnx"),
         (("overhead_trainer",), "overhead_trainer is a recipe of code, which has no network; allowed: a recipe with"),
-        (("digits_lenet", "--deadline", "soon"), "--deadline 'soon'; allowed: a time such as 2ms, 500us or 0.5s"),
-        (("digits_lenet", "--timeout", "0s"), "--timeout 0s; allowed: a time above 0"),
+        (("digits_lenet", "--deadline", "soon"), "'--deadline'"),
+        (("digits_lenet", "--deadline", "-1"), "--deadline -1; allowed: seconds from 0 to 1e+06, such as 0.002"),
+        (("digits_lenet", "--deadline", "nan"), "--deadline nan; allowed: seconds from 0"),
+        (("digits_lenet", "--timeout", "0"), "--timeout 0; allowed: seconds above 0, to 1e+06, such as 60"),
         (("digits_lenet", "--name", "a/b"), "the model's name is 'a/b'; allowed: letters, digits, _, . and -"),
         (("digits_lenet", "--framework", "pytroch"), "unknown framework 'pytroch'"),
         (("digits_lenet", "--framework", "reference", "--host", "203.0.113.7"), "cannot listen at 203.0.113.7"),
