@@ -57,7 +57,7 @@ def fresh(program: str, folder: Path) -> str:
 
 
 def needs_its_framework(name: str) -> bool:
-    """Whether a module is in a back-end's folder, or is written by hand for a framework.
+    """Whether a module is in a back-end's folder, or is hand-written for a framework.
 
     The reference needs only NumPy, and no `__init__` loads more.
     """
