@@ -10,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.core.errors import NetworkError
 from deep5.training.checkpointer import restore
 from trajectory_cases import FRAMEWORKS
 
@@ -105,33 +104,3 @@ def test_a_checkpoint_of_a_parameter_without_axes(framework: str, tmp_path: Path
     restore(again, tmp_path)
     for name, value in first.executor.parameters().items():
         np.testing.assert_array_equal(d5.to_numpy(again.executor.parameters()[name]), d5.to_numpy(value))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_a_constant_of_floats_is_not_trained(dtype: str) -> None:
-    import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
-
-    build = d5.NetworkBuilder("scaled", dtype=dtype)
-    scale = build.constant("scale", np.array([0.5, 2.0]).astype(dtype))
-    scaled = build.op("Mul", build.input("x", ("N", 2)), scale)
-    y = build.op("Mul", scaled, build.parameter("w", (2,), d5.networks.ones))
-    network = build.network({"y": y, "loss": build.op("ReduceMean", y, keepdims=0)})
-    assert list(network.parameter_specs) == ["w"]
-    again = d5.Network.from_onnx(network.to_onnx())
-    assert list(again.parameter_specs) == ["w"]
-    executor = d5.framework("reference").executor(network)
-    found = executor.inference({"x": np.ones((1, 2), dtype)})["y"]
-    assert np.asarray(found, np.float64).tolist() == [[0.5, 2.0]]
-
-
-def test_the_name_of_a_constant_is_taken() -> None:
-    build = d5.NetworkBuilder("twice")
-    build.constant("scale", np.ones(2, np.float32))
-    for again in (
-        lambda: build.constant("scale", np.ones(2, np.float32)),
-        lambda: build.constant("scale", np.ones(2, np.int64)),
-        lambda: build.parameter("scale", (2, 2)),
-        lambda: build.input("scale", (2, 2)),
-    ):
-        with pytest.raises(NetworkError, match="the name 'scale' is taken; remedy: name every input, parameter"):
-            again()

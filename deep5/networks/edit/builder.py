@@ -126,7 +126,6 @@ class NetworkBuilder:
         self._seed = int(seed)
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
-        self._named: set[str] = set()  # constants that are nodes
         # The output counts of registered operators, and the nodes that were created with such a count.
         self._output_counts: dict[tuple[bytes | bool, ...], int] = {}
         self._counted: list[ir.Node] = []
@@ -142,7 +141,8 @@ class NetworkBuilder:
         Raises:
             NetworkError: The name is taken, or a dimension or the element type is invalid.
         """
-        self._check_unused(name)
+        if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
+            raise NetworkError(f"the name {name!r} is taken; remedy: name every input once")
         extents = _extents(f"input {name!r}", shape, symbolic=True)
         kind = ir.DataType.from_numpy(_dtype(dtype) if dtype else self.dtype)
         value = ir.Value(name=name, shape=ir.Shape(extents), type=ir.TensorType(kind))
@@ -182,26 +182,18 @@ class NetworkBuilder:
         return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        """Declare a constant, such as the shape of a Reshape or a fixed filter; training does not change it.
+        """Declare a constant, such as the shape of a Reshape.
 
         Args:
             name: An unused name.
-            array: Its value, of integers, booleans or floats.
+            array: Its value.
 
         Raises:
             NetworkError: The name is taken, or the array is not numeric.
         """
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind in "OSUMm":
             raise NetworkError(f"constant {name!r}: got {array!r}; allowed: a NumPy array of numbers")
-        tensor = ir.Tensor(np.asarray(array), name=name)
-        if tensor.dtype not in FLOATS:
-            return self._initial(name, tensor)
-        # Initial values that are floats are parameters.
-        self._check_unused(name)
-        value: ir.Value = self.op("Constant", value=tensor)
-        value.name = name
-        self._named.add(name)
-        return value
+        return self._initial(name, ir.Tensor(array, name=name))
 
     def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
         """A number that is not a parameter, such as a scale.
@@ -219,13 +211,9 @@ class NetworkBuilder:
         value: ir.Value = self.op("Constant", value=tensor)
         return value
 
-    def _check_unused(self, name: str) -> None:
-        taken = (self._graph.initializers, self._named, {value.name for value in self._graph.inputs})
-        if any(name in names for names in taken):
-            raise NetworkError(f"the name {name!r} is taken; remedy: name every input, parameter and constant once")
-
     def _initial(self, name: str, tensor: Any) -> ir.Value:
-        self._check_unused(name)
+        if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
+            raise NetworkError(f"the name {name!r} is taken; remedy: name every parameter once")
         value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._graph.initializers[name] = value
         return value
