@@ -134,8 +134,8 @@ def _source(source: str) -> tuple[Network, str, str]:
     recipe = load_recipe(source)
     if "model" not in recipe.kind.keys:
         raise UsageError(
-            f"{source} is a recipe of {recipe.kind.name}, which has no network; allowed: a recipe with the key "
-            "'model', a result folder, or an ONNX file"
+            f"{source} is a recipe without a network; allowed: a recipe with the key 'model', a result folder, or an "
+            "ONNX file"
         )
     named = recipe.value("framework")
     return recipe_network(recipe_parts(recipe)), recipe.name, named if isinstance(named, str) else "pytorch"

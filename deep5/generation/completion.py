@@ -97,6 +97,14 @@ class TokenEvent:
         text: The text that is certain with this token, possibly empty; empty without a tokenizer.
         time_s: When the token was known, or the request failed.
         completion: On the last event of a request, and of every request once: what it came to.
+
+    >>> import deep5 as d5
+    >>> network = d5.networks.gpt_cached(vocabulary=7, length=8, width=8, heads=2, layers=1)
+    >>> events = list(d5.TextGenerator(network, framework="reference").stream([[1, 2]], max_new_tokens=2))
+    >>> [(event.index, event.text, event.completion is None) for event in events]
+    [(0, '', True), (0, '', False)]
+    >>> events[-1].completion.tokens == tuple(event.token for event in events)
+    True
     """
 
     index: int

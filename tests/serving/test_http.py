@@ -279,7 +279,7 @@ def test_a_result_is_served_with_its_trained_network(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("nothing.onnx",), "nothing.onnx"),
-        (("overhead_trainer",), "overhead_trainer is a recipe of code, which has no network; allowed: a recipe with"),
+        (("overhead_trainer",), "overhead_trainer is a recipe without a network; allowed: a recipe with"),
         (("digits_lenet", "--deadline", "soon"), "'--deadline'"),
         (("digits_lenet", "--deadline", "-1"), "--deadline -1; allowed: seconds from 0 to 1e+06, such as 0.002"),
         (("digits_lenet", "--deadline", "nan"), "--deadline nan; allowed: seconds from 0"),

@@ -421,7 +421,7 @@ def stale(staleness: float | None, scheme: str, seconds: float = 1.0) -> Any:
     if staleness is not None:
         run.verdicts.append(SimpleNamespace(name="staleness", label="staleness", value=staleness))
     run.document["components"] = {"optimizer": {"scheme": scheme}}
-    run.document["recipe"] = {"name": "demo", "size": "smoke", "division": "open"}
+    run.document["recipe"] = {"name": "demo", "size": "smoke", "division": "open", "fixed": {}, "mutable": {}}
     run.document["status"] = "success"
     return run
 
