@@ -35,7 +35,7 @@ def _backbone(channels: int, width: int) -> tuple[Any, Any]:
 
 
 def _of_backbone(given: Arrays) -> dict[str, np.ndarray]:
-    made = {}
+    made: dict[str, np.ndarray] = {}
     for index in range(len(_LAYERS)):
         part, first = ("fine", 3 * index) if index < 4 else ("coarse", 3 * (index - 4))
         names = {f"{first}.weight": "weight", f"{first + 1}.weight": "scale", f"{first + 1}.bias": "bias"}
