@@ -31,8 +31,8 @@ class Rounds:
         steps: Steps per call.
         warmups: Calls of each before the first timed one.
         first_call_s: Seconds of the candidate's very first call.
-        told: Further values that the candidate and the baseline report in an attribute `told` of the callable, for a
-            recipe's metrics that measure more than time.
+        reported: Further values of the candidate and the baseline, from the attribute `reported` of each callable, for
+            a recipe's metrics that measure more than time.
     """
 
     candidate: tuple[float, ...]
@@ -41,7 +41,7 @@ class Rounds:
     steps: int
     warmups: int
     first_call_s: float
-    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def time_rounds(
@@ -104,7 +104,7 @@ def time_rounds(
         steps=steps,
         warmups=WARMUPS,
         first_call_s=first,
-        told={"candidate": getattr(candidate, "told", {}), "baseline": getattr(baseline, "told", {})},
+        reported={"candidate": getattr(candidate, "reported", {}), "baseline": getattr(baseline, "reported", {})},
     )
 
 

@@ -96,8 +96,8 @@ class Code(Timed):
                     run.folder.write_file(name, content)
             run.document["measurement"] |= {"warmups": rounds.warmups, "first_call_s": rounds.first_call_s}
             # Code that reads files reports whether they were in the page cache.
-            run.document["measurement"]["cache_state"] = rounds.told["candidate"].get("cache_state", "warm")
-            for side, reported in rounds.told.items():
+            run.document["measurement"]["cache_state"] = rounds.reported["candidate"].get("cache_state", "warm")
+            for side, reported in rounds.reported.items():
                 if "report" in reported:
                     run.folder.write_file(f"{side}.txt", f"{reported['report']}\n")
             for observer in run.observers:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.core.errors import OutputError, UsageError
+from deep5.core.errors import UsageError
 from deep5.core.files import is_folder
-from deep5.core.plugins import missing_dependency
+from deep5.core.made_folder import make_folder
 from deep5.core.seeds import generator
 from deep5.training.datasets.decoders import PILLOW
 from deep5.training.datasets.example import encode_example
@@ -92,7 +90,7 @@ def image_files(images: int, size: int, seed: int) -> Path:
     key = json.dumps([_VERSION, images, size, seed, _CLASSES, _TEST, _WAVES, _NOISE, _QUALITY])
     folder = download_folder() / "loading_files" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not is_folder(folder):
-        _make(folder, images, size, seed)
+        make_folder(folder, lambda room: _write_parts(room, images, size, seed), "a study of loading")
     return folder
 
 
@@ -156,27 +154,9 @@ def _labels(images: int) -> np.ndarray:
     return np.arange(images, dtype=np.int64) * _CLASSES // images
 
 
-def _make(folder: Path, images: int, size: int, seed: int) -> None:
-    """Write the folder atomically."""
-    room = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-        for part, first, count in (("train", 0, images), ("test", images, _TEST)):
-            _write(room, part, range(first, first + count), size, seed)
-        room.chmod(0o755)
-        try:
-            room.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process made it first
-                raise
-    except ModuleNotFoundError as error:
-        raise missing_dependency("a study of loading", error) from error
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error}); remedy: set DEEP5_CACHE") from error
-    finally:
-        if room is not None:
-            shutil.rmtree(room, ignore_errors=True)
+def _write_parts(room: Path, images: int, size: int, seed: int) -> None:
+    for part, first, count in (("train", 0, images), ("test", images, _TEST)):
+        _write(room, part, range(first, first + count), size, seed)
 
 
 def _write(room: Path, part: str, numbers: range, size: int, seed: int) -> None:

@@ -23,15 +23,15 @@ class _Rates(Observer):
         self._missing: str | None = None
 
     def after_timing(self, rounds: Rounds) -> None:
-        told = rounds.told["candidate"]
+        reported = rounds.reported["candidate"]
         if self._case is None:
             seconds = rounds.baseline
-        elif self._case in told["seconds"]:
-            seconds = told["seconds"][self._case][-len(rounds.candidate) :]  # without the warm-ups
+        elif self._case in reported["seconds"]:
+            seconds = reported["seconds"][self._case][-len(rounds.candidate) :]  # without the warm-ups
         else:
             self._missing = "the settings of this run leave the case out"
             return
-        self._rates = [told["images"] / took for took in seconds]
+        self._rates = [reported["images"] / took for took in seconds]
 
     def samples(self) -> list[Sample]:
         return [Sample(rate) for rate in self._rates]
@@ -98,7 +98,7 @@ class _Most(Observer):
         self._values: list[float] = []
 
     def after_timing(self, rounds: Rounds) -> None:
-        self._values = list(self._metric.of(rounds.told["candidate"]))
+        self._values = list(self._metric.of(rounds.reported["candidate"]))
 
     def samples(self) -> list[Sample]:
         return [Sample(value) for value in self._values]
@@ -117,9 +117,9 @@ class MisplacedPages(Metric):
     unit = "%"
     direction = "lower"
 
-    def of(self, told: Any) -> list[float]:
+    def of(self, reported: Any) -> list[float]:
         """From the shares of all epochs."""
-        return [100 * share for share in told["misplaced"]]
+        return [100 * share for share in reported["misplaced"]]
 
     def observer(self) -> Observer:
         """Samples: one per epoch, warm-ups included."""
@@ -136,9 +136,9 @@ class PixelDifference(Metric):
     unit = "levels"
     direction = "lower"
 
-    def of(self, told: Any) -> list[float]:
+    def of(self, reported: Any) -> list[float]:
         """From the comparison before the timing."""
-        return [told["difference"]]
+        return [reported["difference"]]
 
     def observer(self) -> Observer:
         """Samples: the difference."""

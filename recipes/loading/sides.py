@@ -193,7 +193,7 @@ class Epochs:
         self._difference, self._length, self._seed, self._calls = 0.0, 0, 0, 0
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """What the metrics read.
 
         `seconds` of each call by case; `images` of an epoch; `misplaced`, for each epoch the fraction of the pages of

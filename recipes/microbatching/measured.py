@@ -18,7 +18,7 @@ class _Once(Observer):
         self._value: float | None = None
 
     def after_timing(self, rounds: Rounds) -> None:
-        self._value = self._metric.of(rounds.told["candidate"], rounds.told["baseline"])
+        self._value = self._metric.of(rounds.reported["candidate"], rounds.reported["baseline"])
 
     def samples(self) -> list[Sample]:
         return [] if self._value is None else [Sample(self._value)]

@@ -34,8 +34,8 @@ class Steps:
         rate: The learning rate of SGD.
 
     Attributes:
-        told: `losses` of the first steps, and `step_bytes`, the growth of the process's resident memory in one of them;
-            None if the system does not report it.
+        reported: `losses` of the first steps, and `step_bytes`, the growth of the process's resident memory in one of
+            them; None if the system does not report it.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class Steps:
     ) -> None:
         self._executor, self._feeds, self._steps = executor, feeds, steps
         self._step, self._batch_size, self._done = executor.train_step(d5.SGD(lr=rate)), batch_size, 0
-        self.told: dict[str, Any] = {"losses": [self._one() for _ in range(_COMPARED)]}
+        self.reported: dict[str, Any] = {"losses": [self._one() for _ in range(_COMPARED)]}
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)  # return freed memory, whose reuse would not be visible
-        self.told["step_bytes"] = peak_growth_bytes(self._one)
+        self.reported["step_bytes"] = peak_growth_bytes(self._one)
 
     def _one(self) -> float:
         info = d5.StepInfo(step=self._done, batch_size=self._batch_size)
@@ -119,7 +119,7 @@ def planned(
     shared: bool = False,
     rounds: int = 3,
 ) -> Steps:
-    """The network divided by a plan, which is measured first; `told` includes the plan.
+    """The network divided by a plan, which is measured first; `reported` includes the plan.
 
     Args:
         steps: As in `undivided`, like the following ones.
@@ -150,5 +150,5 @@ def planned(
         steps=steps,
         rate=rate,
     )
-    work.told |= {"plan": plan, "report": str(plan)}
+    work.reported |= {"plan": plan, "report": str(plan)}
     return work

@@ -80,7 +80,7 @@ class Cached:
         self._calls.append(_completions(self._generator, self._prompts, self._steps))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """The table as `report`, and what the metrics read.
 
         `tokens` by point are those of float64, which rounding does not change; the times are of the timed calls.
@@ -104,7 +104,7 @@ class Recomputed:
         exact = d5.networks.with_precision(network, "float64")
         decoder = CachedDecoder(d5.framework(framework).executor(exact))
         found = {point: self._generate(decoder, prompts) for point, prompts in self._prompts.items()}
-        self.told: dict[str, Any] = {"tokens": found}
+        self.reported: dict[str, Any] = {"tokens": found}
 
     def __call__(self) -> None:
         """Generate."""

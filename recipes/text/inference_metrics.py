@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, ClassVar, Literal
@@ -25,7 +26,7 @@ class _Samples(Observer):
         self._values: list[float] = []
 
     def after_timing(self, rounds: Rounds) -> None:
-        self._values = self._metric.of(rounds.told["candidate"], rounds.told["baseline"])
+        self._values = self._metric.of(rounds.reported["candidate"], rounds.reported["baseline"])
 
     def samples(self) -> list[Sample]:
         return [Sample(value) for value in self._values]
@@ -43,9 +44,9 @@ class _Samples(Observer):
 class _OfTimed(Metric):
     direction: ClassVar[Literal["higher", "lower"]] = "lower"
 
+    @abstractmethod
     def of(self, candidate: Any, baseline: Any) -> list[float]:
         """The values, from what both sides report."""
-        raise NotImplementedError
 
     def observer(self) -> Observer:
         """Samples: the values."""

@@ -321,21 +321,21 @@ def test_metrics_of_the_recipes(known: type[Known]) -> None:
 
 def test_what_the_sides_of_a_timing_tell_reaches_the_metrics_and_the_folder(tmp_path: Path) -> None:
     class Told:
-        told: ClassVar[dict[str, Any]] = {"report": "a table", "number": 3}
+        reported: ClassVar[dict[str, Any]] = {"report": "a table", "number": 3}
 
         def __call__(self) -> None: ...
 
     rounds = time_rounds(Told(), lambda: None, lambda: None, rounds=1, steps=1)
-    assert rounds.told == {"candidate": Told.told, "baseline": {}}
-    (tmp_path / "told.py").write_text(
+    assert rounds.reported == {"candidate": Told.reported, "baseline": {}}
+    (tmp_path / "sides.py").write_text(
         "import deep5 as d5\n"
         "class Side:\n"
-        "    told = {'report': 'a table'}\n"
+        "    reported = {'report': 'a table'}\n"
         "    def __call__(self): pass\n"
         "def side(*, steps, seed, threads): return Side()\n"
         "FIXED = {'candidate': side, 'baseline': side, 'steps': 1, 'rounds': 6, 'threads': 1}\n"
         "MUTABLE = {'seed': 0}\n"
         "METRICS = [(d5.Slowdown(), None)]\n"
     )
-    result = execute(load_recipe(str(tmp_path / "told.py")), out=tmp_path / "out")
+    result = execute(load_recipe(str(tmp_path / "sides.py")), out=tmp_path / "out")
     assert (result.folder / "candidate.txt").read_text() == "a table\n"

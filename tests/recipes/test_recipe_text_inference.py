@@ -71,14 +71,14 @@ def test_metrics_follow_from_the_requests_of_timed_calls() -> None:
     for _ in range(1 + WARMUPS + 2):
         candidate()
     largest = [call[3, 12] for call in candidate._calls[1 + WARMUPS :]]
-    told = candidate.told
+    reported = candidate.reported
     assert [len(call) for call in largest] == [3, 3]
     first = [1e3 * sorted(each.ttft_s for each in call)[1] for call in largest]
-    assert inference_metrics.FirstToken().of(told, None) == pytest.approx(first)
+    assert inference_metrics.FirstToken().of(reported, None) == pytest.approx(first)
     each_token = [1e3 * sorted(each.tpot_s for each in call)[1] for call in largest]
-    assert inference_metrics.OutputToken().of(told, None) == pytest.approx(each_token)
+    assert inference_metrics.OutputToken().of(reported, None) == pytest.approx(each_token)
     rate = [12 / (max(each.end_s for each in call) - min(each.arrival_s for each in call)) for call in largest]
-    assert inference_metrics.GeneratedTokens().of(told, None) == pytest.approx(rate)
+    assert inference_metrics.GeneratedTokens().of(reported, None) == pytest.approx(rate)
 
 
 def test_a_cache_that_holds_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,8 @@ def test_requests_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Decoding, "step", step)
     for _ in range(1 + WARMUPS + 1):
         candidate()
-    told = candidate.told
-    assert inference_metrics.FailedRequests().of(told, None) == [6.0]
-    assert inference_metrics.FirstToken().of(told, None) == [math.inf]
-    assert inference_metrics.GeneratedTokens().of(told, None) == [0.0]
-    assert told["report"].splitlines()[-1].split()[-2:] == ["3", "3"]
+    reported = candidate.reported
+    assert inference_metrics.FailedRequests().of(reported, None) == [6.0]
+    assert inference_metrics.FirstToken().of(reported, None) == [math.inf]
+    assert inference_metrics.GeneratedTokens().of(reported, None) == [0.0]
+    assert reported["report"].splitlines()[-1].split()[-2:] == ["3", "3"]

@@ -144,11 +144,11 @@ def test_warm_files_are_in_the_page_cache_and_every_case_is_timed() -> None:
     work = sides.warm_files(seed=0, **FEW)
     for _ in range(2):
         work()
-    told = work.told
-    assert list(told["seconds"]) == sides.cases(["tar", PACKED], ["pillow"], [0, 2])
-    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in told["seconds"].values())
-    assert told["misplaced"] == [0.0] * 8
-    assert (told["difference"], told["images"], told["cache_state"]) == (0, 20, "warm")
+    reported = work.reported
+    assert list(reported["seconds"]) == sides.cases(["tar", PACKED], ["pillow"], [0, 2])
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in reported["seconds"].values())
+    assert reported["misplaced"] == [0.0] * 8
+    assert (reported["difference"], reported["images"], reported["cache_state"]) == (0, 20, "warm")
 
 
 @pytest.mark.usefixtures("_on_a_disk")
@@ -157,8 +157,8 @@ def test_cold_files_are_not(order: str) -> None:
     work = sides.cold_files(seed=0, **{**FEW, "formats": list(FORMATS), "order": order})
     for _ in range(2):
         work()
-    assert work.told["misplaced"] == [0.0] * 16
-    assert work.told["cache_state"] == "cold"
+    assert work.reported["misplaced"] == [0.0] * 16
+    assert work.reported["cache_state"] == "cold"
 
 
 @pytest.mark.usefixtures("_on_a_disk")
@@ -175,7 +175,7 @@ def test_other_pixels_are_noticed() -> None:
     pixels = np.load(folder / "train.npy", mmap_mode="r+")
     pixels[7, 1, 2, 3] ^= 128
     del pixels
-    assert sides.warm_files(seed=0, **FEW).told["difference"] == pytest.approx(128, abs=1e-4)
+    assert sides.warm_files(seed=0, **FEW).reported["difference"] == pytest.approx(128, abs=1e-4)
 
 
 def test_a_damaged_file_is_an_error_with_its_name() -> None:
@@ -190,7 +190,7 @@ def test_a_damaged_file_is_an_error_with_its_name() -> None:
 # Metrics
 
 
-def _rounds(told: dict[str, Any], count: int = 6) -> Rounds:
+def _rounds(reported: dict[str, Any], count: int = 6) -> Rounds:
     seconds = tuple(0.1 + 0.01 * number for number in range(count))
     return Rounds(
         candidate=seconds,
@@ -199,14 +199,14 @@ def _rounds(told: dict[str, Any], count: int = 6) -> Rounds:
         steps=1,
         warmups=3,
         first_call_s=1.0,
-        told={"candidate": told, "baseline": {}},
+        reported={"candidate": reported, "baseline": {}},
     )
 
 
 def test_rates_are_those_of_the_rounds() -> None:
     case = sides.Case(form="tar", decoder="pillow", workers=2)
     seconds = [9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 4.0, 5.0, 8.0, 10.0]  # four calls before the first round
-    told = {"seconds": {case: seconds}, "images": 40, "misplaced": [0.0, 0.25], "difference": 3.0}
+    reported = {"seconds": {case: seconds}, "images": 40, "misplaced": [0.0, 0.25], "difference": 3.0}
     observers = [
         metric.observer()
         for metric in (
@@ -218,15 +218,15 @@ def test_rates_are_those_of_the_rounds() -> None:
         )
     ]
     for observer in observers:
-        observer.after_timing(_rounds(told))
+        observer.after_timing(_rounds(reported))
     rate, left_out, ideal, pages, difference = observers
     assert [sample.value for sample in rate.samples()] == [40, 20, 10, 8, 5, 4]
     assert rate.value() == 9
     assert rate.interval() == (4, 40)
     assert (left_out.value(), left_out.missing()) == (None, "the settings of this run leave the case out")
-    assert ideal.value() == pytest.approx(median(40 / second for second in _rounds(told).baseline))
+    assert ideal.value() == pytest.approx(median(40 / second for second in _rounds(reported).baseline))
     assert (pages.value(), difference.value()) == (25, 3)
-    rate.after_timing(_rounds(told, 5))
+    rate.after_timing(_rounds(reported, 5))
     assert rate.interval() is None  # fewer than six
 
 

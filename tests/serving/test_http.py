@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -347,18 +347,17 @@ def test_a_server_that_is_killed_under_load_loses_nothing(tmp_path: Path, monkey
             threading.Timer(1.0, lambda: os.killpg(self.process.pid, signal.SIGKILL)).start()
 
     monkeypatch.setattr("deep5.bench.serving.http_client.ServerProcess", Killing)
-    begin = monotonic()
     with pytest.raises(
         RunFailed, match=r"the server process was ended by SIGKILL; \d+ of 300 requests failed; what it"
     ):
         execute(recipe(queries=300, rate=100), out=tmp_path, quiet=True)
-    assert monotonic() - begin < 60, "the rest fails at once; nothing waits for the timeout of 20 s for each"
     (folder,) = result_folders(tmp_path)
     result = load(folder)
     rows = read_requests(folder / REQUESTS)
     assert [row.request for row in rows] == list(range(300))
     failed = [row for row in rows if row.status != OK]
     assert 0 < len(failed) < 300, "some were answered before"
+    # The rest fails at once: none has waited for its timeout.
     assert all(row.status.startswith("the server process was ended by SIGKILL (") for row in failed)
     assert result.status == "failed"
     assert any(f"{len(failed)} of 300 requests failed" in reason for reason in result.reasons)
@@ -372,10 +371,8 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(Deep5Error, match=r"(?s)the server process ended with the status 1; it printed: .*nothing.onnx"):
         ServerProcess(python_command(serve_file, str(tmp_path / "nothing.onnx"), {}))
-    begin = monotonic()
-    with pytest.raises(Deep5Error, match="it printed: nothing"):
+    with pytest.raises(Deep5Error, match=r"^the server did not start within 0\.2 s; it printed: nothing$"):
         ServerProcess([sys.executable, "-c", "import time; time.sleep(60)"], start_s=0.2)
-    assert monotonic() - begin < 30
 
 
 def test_answers_that_cannot_be_read_are_failures() -> None:

@@ -170,20 +170,25 @@ class ServerProcess:
             finally:
                 os.close(reading)
             try:
-                about = json.loads(line)
+                about = json.loads(line or "")
                 self.url, self.model = str(about["url"]), str(about["model"])
             except (ValueError, KeyError, TypeError) as error:
+                # One that closed its output needs a moment to end.
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(0.0 if line is None else _END_S)
+                how = self.ended() or f"the server did not start within {start_s:g} s"
                 self.close()
                 said.seek(0)
                 text = said.read().decode(errors="replace").strip()[-_MOST_SAID:]
-                how = self.ended() or f"the server did not start within {start_s:g} s"
                 raise Deep5Error(f"{how}; it printed: {text or 'nothing'}") from error
 
-    def _first_line(self, reading: int, start_s: float) -> bytes:
+    def _first_line(self, reading: int, start_s: float) -> bytes | None:
+        """What the process prints up to the end of a line, or up to its end; None: too late."""
         found, deadline_s = b"", monotonic() + start_s
-        while b"\n" not in found and (left_s := deadline_s - monotonic()) > 0:
+        while b"\n" not in found:
+            left_s = max(deadline_s - monotonic(), 0.0)
             if not select.select([reading], [], [], left_s)[0]:
-                break
+                return None
             part = os.read(reading, 65536)
             if not part:
                 break

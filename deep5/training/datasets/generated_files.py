@@ -6,18 +6,16 @@ import gzip
 import hashlib
 import io
 import json
-import shutil
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deep5.core.errors import OutputError, UnknownName, UsageError
+from deep5.core.errors import UnknownName, UsageError
 from deep5.core.files import is_folder
-from deep5.core.plugins import missing_dependency
+from deep5.core.made_folder import make_folder
 from deep5.core.seeds import generator
 from deep5.training.dataset import Splits
 from deep5.training.datasets.cifar import cifar10, cifar100
@@ -99,35 +97,13 @@ def synthetic_files(
     folder = download_folder() / "synthetic_files" / f"{like}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if not is_folder(folder):
         check_fetching("synthetic_files")
-        _make(folder, lambda room: write(room, train, test, classes, data_seed))
+        make_folder(folder, lambda room: write(room, train, test, classes, data_seed), "synthetic image files")
     if like.startswith("imagenet"):
         options["classes"] = classes
     splits = read(folder=str(folder), **options)
     splits.description["source"] = f"synthetic files in the format of {splits.description['source']}"
     splits.description["rule"] = f"{_RULE}; {train} + {test} samples, {classes} classes, seed {data_seed}"
     return splits
-
-
-def _make(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder of files atomically."""
-    room = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-        write(room)
-        room.chmod(0o755)
-        try:
-            room.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process made it first
-                raise
-    except ModuleNotFoundError as error:
-        raise missing_dependency("synthetic image files", error) from error
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error}); remedy: set DEEP5_CACHE") from error
-    finally:
-        if room is not None:
-            shutil.rmtree(room, ignore_errors=True)
 
 
 def _images(
