@@ -16,6 +16,7 @@ from deep5.core.events import StepInfo
 from deep5.core.plugins import framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import to_numpy
+from deep5.core.worker_threads import begin
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.base import DistributedOptimizer
 from deep5.distributed.sharding import part_of
@@ -247,7 +248,7 @@ class _Case:
                     self.judge.identical(*same, f"rank {communicator.rank}: a step that failed changed the")
                 before_inputs = {name: value.copy() for name, value in inputs.items()}
                 if disturbed and step in _ELSEWHERE:
-                    with ThreadPoolExecutor(1) as pool:
+                    with ThreadPoolExecutor(1, initializer=begin) as pool:
                         made_outputs = pool.submit(call).result(_TIMEOUT_S)
                 else:
                     made_outputs = call()

@@ -13,6 +13,7 @@ import numpy as np
 from deep5.core.errors import RuleError
 from deep5.core.events import StepInfo
 from deep5.core.tensors import TensorSpec, to_numpy
+from deep5.core.worker_threads import begin
 from deep5.training.check_problem import Outcome, Problem, require_same
 from deep5.training.eager import EagerRule
 from deep5.training.emit_c import emit_c
@@ -89,7 +90,7 @@ class _Elsewhere:
 
     def check_thread(self) -> None:
         """A second thread gets the same bits, from the rule and from its kernel."""
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1, initializer=begin) as pool:
             for run in (self.kernel, self.eager):
                 found = pool.submit(run, self.small).result()
                 self._same(found, run(self.small), 0.0, "gives another result on a second thread")

@@ -16,6 +16,7 @@ from deep5.core.network_spec import NetworkSpec
 from deep5.core.own_model import OwnModel
 from deep5.core.tensors import Device, TensorSpec
 from deep5.core.tensors import device as read_device
+from deep5.core.worker_threads import at_start
 
 if TYPE_CHECKING:
     from deep5.core.layer_clock import LayerClock
@@ -43,6 +44,8 @@ class PyTorch(Framework):
         # Imported here, so that a missing torch is reported before anything else is created.
         import torch
 
+        # A new thread uses all cores until it requests the number: its convolutions would ignore `set_num_threads`.
+        at_start(torch.get_num_threads)
         self._torch = torch
 
     def version(self) -> str:

@@ -96,7 +96,7 @@ def test_the_baselines_in_the_recipes() -> None:
     for name in ("generation_diffusion", "generation_gan"):
         ((metric, goal), *_) = load_recipe(name).metrics
         assert metric == d5.FrechetDistance(samples=1000)
-        assert goal.bound <= 0.75 * found[2]
+        assert goal.bound <= 0.7 * found[2]
 
 
 class Copies:

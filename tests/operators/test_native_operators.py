@@ -145,6 +145,18 @@ def test_a_convolution_of_pytorch_is_checked() -> None:
         assert row(report, f"gradient by input {number}").verdict == "passed"
 
 
+def test_the_threads_of_a_check_use_as_many_threads_as_the_process() -> None:
+    """Without asking, a new thread of PyTorch uses every core: its sums had another order, and other bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        operator = d5.NativeOperator(F.conv2d, framework="pytorch", stride=2)
+        report = check_gradient(operator, CONVOLUTION, dtypes=["float32"])
+    finally:
+        torch.set_num_threads(before)
+    assert row(report, "backward, on a second thread").verdict == "passed"
+
+
 @pytest.mark.slow
 def test_a_wrong_convolution_of_pytorch_is_told() -> None:
     def turned(x: Any, w: Any, b: Any) -> Any:

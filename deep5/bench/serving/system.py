@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from deep5.bench.serving.batching import BatchQueue
 from deep5.bench.serving.records import OK
 from deep5.core.errors import described
+from deep5.core.worker_threads import begin
 
 __all__ = ["Answer", "BatchServer", "System"]
 
@@ -121,6 +122,7 @@ class BatchServer:
         self.close()
 
     def _serve(self) -> None:
+        begin()
         try:
             while batch := self._next():
                 self._answer(batch)

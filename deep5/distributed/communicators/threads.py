@@ -20,6 +20,7 @@ import numpy as np
 from deep5.core.communicator import TIMEOUT_S, Request
 from deep5.core.errors import CommunicationError, OperationTimeout, UsageError
 from deep5.core.python_source import parse_in_turn
+from deep5.core.worker_threads import begin
 from deep5.distributed.communicators.base_communicator import CountedCommunicator
 
 __all__ = ["ThreadCommunicator", "run_in_threads"]
@@ -236,6 +237,7 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
 
     def work(rank: int) -> None:
         group.threads[rank] = threading.get_ident()
+        begin()
         try:
             results[rank] = function(ThreadCommunicator(rank, group))
         except BaseException as error:

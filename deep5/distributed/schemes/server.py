@@ -11,6 +11,7 @@ from typing import Any
 from deep5.core.communicator import Communicator, Request
 from deep5.core.errors import CommunicationError
 from deep5.core.events import StepInfo
+from deep5.core.worker_threads import begin
 from deep5.distributed.schemes.server_memory import Block, ServerMemory
 
 __all__ = ["DONE", "GO", "HELLO", "OVER", "PUSH", "TAG", "TICK", "WAIT", "Server"]
@@ -201,6 +202,7 @@ class Server:
         return not running or self._clocks[rank] - min(running) <= self._bound
 
     def _serve(self, owner: threading.Thread) -> None:
+        begin()
         letters: dict[int, Request] = {}
         try:
             for rank in self._inboxes:

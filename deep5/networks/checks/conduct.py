@@ -16,6 +16,7 @@ from deep5.core.events import StepInfo
 from deep5.core.executors import ParameterGroup
 from deep5.core.framework import Framework
 from deep5.core.tensors import to_numpy
+from deep5.core.worker_threads import begin
 from deep5.networks.checks.pair import Feed, Pair, copied, elsewhere
 from deep5.networks.checks.problems import drawn, layouts, noisy, not_finite
 from deep5.networks.checks.sizes import check_layouts
@@ -174,7 +175,7 @@ def _check_threads(pair: Pair, first: Feed, second: Feed) -> None:
     pair.inference(first, "after a second thread")
     feeds = [first, second] * _THREADS
     expected = [copied(pair.reference.inference(feed)) for feed in feeds]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS, initializer=begin) as pool:
         found = list(pool.map(lambda feed: copied(pair.executor.inference(feed)), feeds))
     for got, want in zip(found, expected, strict=True):
         for name, value in want.items():

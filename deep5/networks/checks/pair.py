@@ -14,6 +14,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import Arrays, to_numpy
+from deep5.core.worker_threads import begin
 from deep5.networks.judge import Judge
 from deep5.networks.network import Network
 
@@ -37,7 +38,7 @@ def copied(values: Arrays) -> Feed:
 
 def elsewhere(call: Callable[[], _Result]) -> _Result:
     """The result of a call on a separate thread."""
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, initializer=begin) as pool:
         return pool.submit(call).result()
 
 

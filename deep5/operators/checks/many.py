@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import Deep5Error, OperatorError
+from deep5.core.worker_threads import begin
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.gradients import check_backward_dtypes, cotangents
@@ -247,7 +248,7 @@ def check_after_others(
         _fail(subject, inputs)
         other()
         same(check, call(), "after a call that failed")
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS, initializer=begin) as pool:
         with into.guarded(check := f"{name}, on a second thread"):
             pool.submit(other).result()
             same(check, pool.submit(call).result(), "on a second thread")
