@@ -48,7 +48,25 @@ COMMANDS = {
 }
 """Stored results by name, each with the command that makes it."""
 WORKLOADS = {
+    "detection_centers": "pytorch,onnxruntime",
+    "detection_ssd": "pytorch,onnxruntime",
+    "digits_lenet": "pytorch,onnxruntime",
+    "generation_autoencoder": "pytorch,onnxruntime",
+    "generation_diffusion": "pytorch,onnxruntime",
+    "generation_gan": "pytorch,onnxruntime",
+    "graph_block_model": "pytorch,onnxruntime",
     "graph_karate_club": "pytorch,onnxruntime",
+    "recommendation_dlrm": "pytorch,onnxruntime",
+    "reinforcement_dqn": "pytorch,onnxruntime",
+    "reinforcement_reinforce": "pytorch,onnxruntime",
+    "speech_speakers": "pytorch,onnxruntime",
+    "speech_vowels": "pytorch,onnxruntime",
+    "text_byte_pairs": "pytorch,onnxruntime",
+    "text_gpt": "pytorch,onnxruntime",
+    "text_lstm": "pytorch,onnxruntime",
+    "text_phonemes": "pytorch,onnxruntime",
+    "vision_adapters": "pytorch,onnxruntime",
+    "vision_vit": "pytorch,onnxruntime",
 }
 """Recipes whose goals and times are measured over seeds, each with the back-ends: stored as `workloads/RECIPE`."""
 GALLERY = {
