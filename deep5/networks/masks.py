@@ -15,9 +15,9 @@ import numpy as np
 from deep5.core import compiler
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import aligned_empty, numpy_dtype
-from deep5.networks.philox import C_SOURCE, philox
+from deep5.networks.philox import C_SOURCE, halves, philox
 
-__all__ = ["dropout_mask"]
+__all__ = ["dropout_mask", "mask_key", "threshold_and_scale"]
 
 _C_SOURCE = (
     C_SOURCE
@@ -72,25 +72,27 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
         short = aligned_empty(shape, numpy_dtype(dtype))
         short[...] = dropout_mask(shape, ratio=ratio, seed=seed, step=step, node=node, dtype="float32")
         return short
-    key = derive_seed(seed, "dropout", node)
+    key = mask_key(seed, node)
     mask = aligned_empty(shape, dtype)
-    # Words below the threshold are dropped: the ratio is met to 2^-32.
-    threshold, scale = min(round(ratio * 2**32), 2**32 - 1), 1.0 / (1.0 - ratio)
+    threshold, scale = threshold_and_scale(ratio)
     call = _compiled(dtype)
     if call is None:
         words = philox(np.arange(-(-mask.size // 4)), high=step, key=key).T.reshape(-1)[: mask.size].reshape(shape)
         np.multiply(words >= threshold, np.dtype(dtype).type(scale), out=mask)
     else:
         pair = ctypes.c_uint32 * 2
-        call(
-            mask.ctypes.data,
-            mask.size,
-            pair(step & 0xFFFFFFFF, step >> 32),
-            pair(key & 0xFFFFFFFF, key >> 32),
-            threshold,
-            scale,
-        )
+        call(mask.ctypes.data, mask.size, pair(*halves(step)), pair(*halves(key)), threshold, scale)
     return mask
+
+
+def mask_key(seed: int, node: str) -> int:
+    """Philox's key of a node's stream."""
+    return derive_seed(seed, "dropout", node)
+
+
+def threshold_and_scale(ratio: float) -> tuple[int, float]:
+    """The word below which an element is dropped, which meets the ratio to 2^-32, and the factor of the others."""
+    return min(round(ratio * 2**32), 2**32 - 1), 1.0 / (1.0 - ratio)
 
 
 @functools.cache

@@ -5,15 +5,17 @@ Drawing the words of a node or of a sample needs no state and no fixed order: us
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-__all__ = ["C_SOURCE", "philox"]
+__all__ = ["C_SOURCE", "halves", "philox", "words"]
 
 # Multipliers and key increments (Salmon et al., table 2 and section 3.3).
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 _NUMBERS = {
     "PHILOX_M0": _MULTIPLIERS[0],
@@ -50,12 +52,33 @@ def philox(index: np.ndarray, *, high: int, key: int) -> np.ndarray:
         Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11, section 3.3.
     """
     index = index.astype(np.uint64)
-    a, b = index & _LOW, index >> _HALF
-    c, d = np.full_like(a, high & 0xFFFFFFFF), np.full_like(a, high >> 32)
-    first, second = key & 0xFFFFFFFF, key >> 32
+    counter = (_low(index), _high(index), *(np.full(index.shape, half, np.uint32) for half in halves(high)))
+    return np.stack(words(counter, [np.array([half], np.uint32) for half in halves(key)]))
+
+
+def words(counter: Sequence[Any], key: Sequence[Any]) -> tuple[Any, ...]:
+    """The words of `philox`, in operations that NumPy and libraries like it share; 64-bit types must be enabled.
+
+    Args:
+        counter: Four arrays of uint32, the lowest bits first.
+        key: Two arrays of uint32 that broadcast to the counter's shape, the lower bits first.
+    """
+    (a, b, c, d), (first, second) = counter, key
     for _ in range(_ROUNDS):
-        p, q = a * np.uint64(_MULTIPLIERS[0]), c * np.uint64(_MULTIPLIERS[1])
-        a, b = (q >> _HALF) ^ b ^ np.uint64(first), q & _LOW
-        c, d = (p >> _HALF) ^ d ^ np.uint64(second), p & _LOW
-        first, second = (first + _INCREMENTS[0]) & 0xFFFFFFFF, (second + _INCREMENTS[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d]).astype(np.uint32)
+        p, q = (each.astype(np.uint64) * np.uint64(factor) for each, factor in zip((a, c), _MULTIPLIERS, strict=True))
+        a, b, c, d = _high(q) ^ b ^ first, _low(q), _high(p) ^ d ^ second, _low(p)
+        first, second = first + np.uint32(_INCREMENTS[0]), second + np.uint32(_INCREMENTS[1])
+    return a, b, c, d
+
+
+def halves(number: int) -> tuple[int, int]:
+    """The lower and the upper 32 bits of 64."""
+    return number & 0xFFFFFFFF, number >> 32
+
+
+def _low(value: Any) -> Any:
+    return value.astype(np.uint32)
+
+
+def _high(value: Any) -> Any:
+    return (value >> np.uint64(32)).astype(np.uint32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from deep5.core.tensors import Device
 from deep5.frameworks.jax.emit import RunsOperator, write
 from deep5.frameworks.jax.host import find_host_values
 from deep5.frameworks.jax.kernels import layers
+from deep5.frameworks.jax.masks import StepMasks
 from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import find_flat, find_storage
@@ -77,14 +78,25 @@ class GraphProgram:
 
     @cached_property
     def training(self) -> Function:
-        """The network in training; takes the masks after the inputs."""
+        """The network in training; takes what `draw` gives after the inputs."""
         form = self._forms.training
         if form.network is self._forms.evaluation:
             return self.evaluation
         batch_norm = layers.batch_normalization_in_training
         if self._ranks is not None:
             batch_norm = batch_norm_over_ranks(self._ranks)
-        return self._written(form.network, form.statistics, batch_norm)
+        written = self._written(form.network, form.statistics, batch_norm)
+        if (masks := self._masks) is None:
+            return written
+
+        def call(parameters: Any, buffers: Any, inputs: Sequence[Any]) -> Any:
+            return written.call(parameters, buffers, masks.given(inputs))
+
+        return Function(call, written.source)
+
+    @cached_property
+    def _masks(self) -> StepMasks | None:
+        return StepMasks(form) if (form := self._forms.training).masks else None
 
     def _written(self, network: Network, fresh: Mapping[str, str], batch_norm: Callable[..., Any]) -> Function:
         return write(
@@ -103,12 +115,11 @@ class GraphProgram:
         self.__dict__.pop("training", None)
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step, and the random key if nodes draw; reports the step to the statistics exchange."""
+        """What selects the masks, and the random key if nodes draw; reports the step to the statistics exchange."""
         if self._ranks is not None:
             self._ranks.begin(info)
-        form = self._forms.training
-        key = [_key(info.seed, info.step)] if self._draws else []
-        return form.draw(extents, info) + key if form.masks else key
+        numbers = [] if self._masks is None else [self._masks.numbers(info)]
+        return numbers + ([_key(info.seed, info.step)] if self._draws else [])
 
     def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
         """The random key of an evaluation call, if nodes draw: a new key for each call."""

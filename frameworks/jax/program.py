@@ -35,7 +35,7 @@ class Program(Protocol):
 
     @property
     def training(self) -> Function:
-        """The network in training; takes the masks after the inputs, and also returns new buffers."""
+        """The network in training; takes what `draw` gives after the inputs, and also returns new buffers."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class Program(Protocol):
         ...
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step, and its random key; called before each training pass."""
+        """What selects the masks of a step, or the masks, and its random key; called before each training pass."""
         ...
 
     def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
