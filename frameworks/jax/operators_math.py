@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import onnx_ir as ir
 from jax import lax
 
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.table import (
     OPERATORS,
     attribute,
@@ -150,4 +151,4 @@ def _typed(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("MatMul")
 def _matmul(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jnp.matmul)
+    call(emitter, node, layers.product)

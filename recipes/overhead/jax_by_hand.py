@@ -172,7 +172,9 @@ class _Transformer:
             return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * p["scale"] + p["bias"]
 
         def dense(x: Any, p: Tree) -> Any:
-            return x @ p["kernel"] + p["bias"]
+            # One matrix product: XLA takes longer for several axes of rows.
+            y = x.reshape(-1, x.shape[-1]) @ p["kernel"]
+            return y.reshape(*x.shape[:-1], y.shape[1]) + p["bias"]
 
         def split(x: Any) -> Any:
             return x.reshape(-1, self.length, self.heads, self.width // self.heads).transpose(0, 2, 1, 3)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.recipes.overhead.workloads.jax_dense import Model, cross_entropy, dense
+from deep5.recipes.overhead.workloads.jax_dense import Model, cross_entropy, dense, product
 
 __all__ = ["LanguageModel", "Speech", "Transducer"]
 
@@ -40,7 +40,7 @@ def _lstm(p: Tree, name: str, x: Any) -> Any:
     import jax.numpy as jnp
 
     recurrence = p[f"{name}.hidden_weight"]
-    given = x @ p[f"{name}.input_weight"] + (p[f"{name}.input_bias"] + p[f"{name}.hidden_bias"])
+    given = product(x, p[f"{name}.input_weight"]) + (p[f"{name}.input_bias"] + p[f"{name}.hidden_bias"])
     zeros = jnp.zeros((x.shape[1], len(recurrence)), x.dtype)
 
     def step(state: Any, given: Any) -> Any:
@@ -69,7 +69,7 @@ def _gru(p: Tree, name: str, x: Any, *, begin: Any = None, there: Any = None, re
     import jax.numpy as jnp
 
     recurrence, bias = p[f"{name}.hidden_weight"], p[f"{name}.hidden_bias"]
-    given = x @ p[f"{name}.input_weight"] + p[f"{name}.input_bias"]
+    given = product(x, p[f"{name}.input_weight"]) + p[f"{name}.input_bias"]
     begin = jnp.zeros((x.shape[1], len(recurrence)), x.dtype) if begin is None else begin
 
     def step(hidden: Any, given: Any) -> Any:
@@ -116,7 +116,7 @@ class Transducer(Model):
         states = jnp.concatenate([forward, backward], 2)
         begin = jnp.tanh(dense(p, "decoder.begin", last))
         _, hidden = _gru(p, "decoder0", p["target.embedding"][target.T], begin=begin)
-        scores = jnp.einsum("tnf,snf->nts", hidden, states @ p["attention.weight"])
+        scores = jnp.einsum("tnf,snf->nts", hidden, product(states, p["attention.weight"]))
         weights = jax.nn.softmax(jnp.where((source == 0)[:, None], -1e9, scores))
         context = jnp.einsum("nts,snf->tnf", weights, states)
         attended = jnp.tanh(dense(p, "combined", jnp.concatenate([context, hidden], 2)))

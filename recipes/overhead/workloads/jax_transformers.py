@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.recipes.overhead.workloads.jax_dense import Model, cross_entropy, dense
+from deep5.recipes.overhead.workloads.jax_dense import Model, cross_entropy, dense, product
 
 __all__ = ["Decoder", "VisionTransformer"]
 
@@ -56,7 +56,7 @@ class Decoder(Model):
 
     def loss(self, p: Tree, statistics: Tree, key: Any, input: Any, label: Any) -> Any:  # noqa: A002 - the network's
         x = _blocks(p, p["embedding"][input] + p["position"], self.given, causal=True)
-        return cross_entropy(x @ p["embedding"].T, label), statistics
+        return cross_entropy(product(x, p["embedding"].T), label), statistics
 
 
 class VisionTransformer(Model):
