@@ -49,7 +49,6 @@ COMMANDS = {
 """Stored results by name, each with the command that makes it."""
 WORKLOADS = {
     "detection_centers": "pytorch,onnxruntime",
-    "detection_ssd": "pytorch,onnxruntime",
     "digits_lenet": "pytorch,onnxruntime",
     "generation_autoencoder": "pytorch,onnxruntime",
     "generation_diffusion": "pytorch,onnxruntime",
@@ -60,16 +59,13 @@ WORKLOADS = {
     "reinforcement_dqn": "pytorch,onnxruntime",
     "reinforcement_reinforce": "pytorch,onnxruntime",
     "speech_speakers": "pytorch,onnxruntime",
-    "speech_vowels": "pytorch,onnxruntime",
-    "text_byte_pairs": "pytorch,onnxruntime",
-    "text_gpt": "pytorch,onnxruntime",
     "text_lstm": "pytorch,onnxruntime",
-    "text_phonemes": "pytorch,onnxruntime",
     "vision_adapters": "pytorch,onnxruntime",
     "vision_vit": "pytorch,onnxruntime",
 }
 """Recipes whose goals and times are measured over seeds, each with the back-ends: stored as `workloads/RECIPE`."""
 GALLERY = {
+    **{name: f"workloads/{name}" for name in WORKLOADS},
     "distributed_collectives": "collectives",
     "distributed_compression_study": "compression",
     "distributed_scaling_strong": "scaling",
@@ -89,11 +85,9 @@ SMALL = (
     "deepbench_conv",
     "deepbench_gemm",
     "deepbench_rnn",
-    "detection_centers",
     "detection_ssd",
     "imagenet_resnet50",
     "recurrent_batches",
-    "speech_speakers",
     "speech_vowels",
     "text_byte_pairs",
     "text_gpt",
@@ -101,9 +95,7 @@ SMALL = (
     "text_inference_onnxruntime",
     "text_inference_pytorch",
     "text_inference_tensorflow",
-    "text_lstm",
     "text_phonemes",
-    "vision_vit",
 )
 """Recipes that the gallery shows at their smoke size: they need data that is not on the machine, or long runs."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from deep5.frameworks.pytorch.composites import emit_of
 from deep5.frameworks.pytorch.table import attribute, extents, operator
@@ -45,7 +46,7 @@ def _beyond_torch(node: ir.Node) -> str | None:
     if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
         return "the direction reverse"
     inputs = (*node.inputs, *(None,) * 8)
-    return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
+    return "peepholes" if inputs[7] is not None else None
 
 
 def _activations(node: ir.Node) -> set[str]:
@@ -89,7 +90,7 @@ def _by_direction(y: Any, recurrence: Any) -> Any:
     return y.unflatten(2, (recurrence.shape[0], recurrence.shape[2])).transpose(1, 2)
 
 
-def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
+def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, lengths: Any, hidden: Any, cell: Any) -> Any:
     """ONNX's LSTM by torch's; returns all hidden states, the last ones, and the last cell states.
 
     Args:
@@ -97,37 +98,58 @@ def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, ce
         weight: As for `_parameters`.
         recurrence: Likewise.
         bias: Likewise.
+        lengths: Steps of each sequence, shape (batch,), or None for all.
         hidden: Initial hidden state, shape (directions, batch, size), or None for zeros.
         cell: Initial cell state, likewise.
     """
-    parameters = _parameters(weight, recurrence, bias, (0, 2, 3, 1))
-    state = tuple(_zeros(x, recurrence) if given is None else given for given in (hidden, cell))
-    # Training mode, so that gradients exist everywhere; without dropout it has no other effect.
-    two = recurrence.shape[0] == 2
-    y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
-    return _by_direction(y, recurrence), hidden, cell
+    return _layered(torch.lstm, (0, 2, 3, 1), x, weight, recurrence, bias, lengths, (hidden, cell))
 
 
 def _recurrent(
-    layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any
-) -> tuple[Any, Any]:
+    layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, lengths: Any, hidden: Any
+) -> Any:
     """ONNX's GRU or RNN by torch's; returns all hidden states and the last ones, like `_long_short`."""
+    return _layered(layer, order, x, weight, recurrence, bias, lengths, (hidden,))
+
+
+def _layered(
+    layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, lengths: Any, first: Any
+) -> Any:
+    """A layer of torch: all hidden states, and the last states; `first` are the initial ones, each None for zeros."""
     parameters = _parameters(weight, recurrence, bias, order)
-    state = _zeros(x, recurrence) if hidden is None else hidden
-    two = recurrence.shape[0] == 2
-    y, hidden = layer(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
-    return _by_direction(y, recurrence), hidden
+    states = [_zeros(x, recurrence) if given is None else given for given in first]
+    # Training mode, so that gradients exist everywhere; without dropout it has no other effect.
+    options = bias is not None, 1, 0.0, True, recurrence.shape[0] == 2
+
+    def given(own: Sequence[Any]) -> Any:
+        return tuple(own) if layer is torch.lstm else own[0]
+
+    if lengths is None or not x.shape[0] or not x.shape[1]:
+        y, *last = layer(x, given(states), parameters, *options, False)
+        return _by_direction(y, recurrence), *last
+    # Packed sequences have at least one step: one of none has one here, whose results are replaced.
+    steps = lengths.to("cpu", torch.int64)
+    packed = pack_padded_sequence(x, steps.clamp(1, x.shape[0]), enforce_sorted=False)
+    sizes, there, back = packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+    y, *last = layer(packed.data, sizes, given([each.index_select(1, there) for each in states]), parameters, *options)
+    y, _ = pad_packed_sequence(PackedSequence(y, sizes, there, back), total_length=x.shape[0])
+    last = [each.index_select(1, back) for each in last]
+    if steps.min() < 1:
+        some = (lengths > 0)[:, None]
+        y = torch.where(some, y, 0)
+        last = [torch.where(some, found, before) for found, before in zip(last, states, strict=True)]
+    return _by_direction(y, recurrence), *last
 
 
-def _gated(*values: Any) -> tuple[Any, Any]:
+def _gated(*values: Any) -> Any:
     return _recurrent(torch.gru, (1, 0, 2), *values)
 
 
-def _rnn(*values: Any) -> tuple[Any, Any]:
+def _rnn(*values: Any) -> Any:
     return _recurrent(torch.rnn_tanh, (0,), *values)
 
 
-def _rnn_relu(*values: Any) -> tuple[Any, Any]:
+def _rnn_relu(*values: Any) -> Any:
     return _recurrent(torch.rnn_relu, (0,), *values)
 
 
@@ -136,8 +158,8 @@ def _emit_recurrent(emitter: Emitter, node: ir.Node) -> str | None:
         return emit_of(COMPOSITES[node.op_type])(emitter, node)
     function, states, _ = _LAYERS[node.op_type]
     function = _rnn_relu if node.op_type == "RNN" and "relu" in _activations(node) else function
-    x, weight, recurrence, bias, _, *first = (*node.inputs, *(None,) * 4)[: 5 + states]
-    inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, *first))
+    given = (*node.inputs, *(None,) * 4)[: 5 + states]
+    inputs = ", ".join(emitter.name(value) for value in given)
     outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
     targets = ", ".join([*outputs, *["_"] * (1 + states - len(outputs))])
     emitter.line(f"{targets} = {emitter.function(function)}({inputs})")
