@@ -129,7 +129,7 @@ class JaxPrimitives:
         return np.transpose(x, axes) if isinstance(x, np.ndarray) else jnp.permute_dims(x, axes)
 
     def matmul(self, x: Any, y: Any) -> Any:
-        return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+        return layers.product(x, y, lax.Precision.HIGHEST)
 
     def early(self, function: Callable[..., Any], *arrays: Any) -> Any:
         with jax.ensure_compile_time_eval() if all(map(is_known, arrays)) else contextlib.nullcontext():

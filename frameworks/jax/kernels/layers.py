@@ -171,15 +171,15 @@ def columns_to_image(x: Array, image: tuple[int, ...], window: Window) -> Array:
     return functools.reduce(lax.add, parts)
 
 
-def product(a: Array, b: Array) -> Array:
+def product(a: Array, b: Array, precision: Any = None) -> Array:
     """ONNX's MatMul. A product with one matrix is one product: XLA takes longer for several axes of rows.
 
     A training step of a GPT decoder took a quarter longer.
     """
     if a.ndim < 3 or b.ndim != 2:
-        return jnp.matmul(a, b)
+        return jnp.matmul(a, b, precision=precision)
     rows = jnp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
-    return jnp.reshape(jnp.matmul(rows, b), (*a.shape[:-1], b.shape[-1]))
+    return jnp.reshape(jnp.matmul(rows, b, precision=precision), (*a.shape[:-1], b.shape[-1]))
 
 
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
