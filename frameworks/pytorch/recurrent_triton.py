@@ -20,7 +20,7 @@ try:
     import triton.language as tl
 except ImportError as error:
     raise MissingDependency(
-        "the recurrent layer in Triton needs triton; remedy: pip install 'deep5[triton]'"
+        "recurrent layers in Triton need triton, which comes with PyTorch's builds for GPUs; remedy: pip install triton"
     ) from error
 
 __all__ = ["recurrent_triton"]
