@@ -18,16 +18,19 @@ from deep5.operators.zoo import RecurrentPersistent
 try:
     import triton
     import triton.language as tl
-except ImportError as error:
-    raise MissingDependency(
-        "recurrent layers in Triton need triton, which comes with PyTorch's builds for GPUs; remedy: pip install triton"
-    ) from error
+except ImportError:
+    triton = tl = None
 
 __all__ = ["recurrent_triton"]
 
 _TILES = {"ROWS": 16, "UNITS": 32, "DEPTH": 32}
 """Samples of a program, units at a time, and terms of a product at a time; 16 is the least of a product in Triton."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def _kernel(function: Any) -> Any:
+    """What Triton makes of a function; without Triton, the function, which nothing calls."""
+    return function if triton is None else triton.jit(function)
 
 
 def recurrent_triton(cell: str = "LSTM", activation: str = "Tanh") -> NativeOperator:
@@ -40,7 +43,16 @@ def recurrent_triton(cell: str = "LSTM", activation: str = "Tanh") -> NativeOper
 
     Returns:
         An operator of the framework `pytorch`.
+
+    Raises:
+        MissingDependency: Triton is not installed.
+        UsageError: Another cell, or an activation that the cell does not have.
     """
+    if triton is None:
+        raise MissingDependency(
+            "recurrent layers in Triton need triton, which comes with PyTorch's builds for GPUs; remedy: pip install "
+            "triton"
+        )
     specs = RecurrentPersistent(cell, activation).specs
 
     def recurrent(x: Any, w: Any, r: Any, b: Any) -> Any:
@@ -101,18 +113,18 @@ def _grid(batch: int) -> Sequence[int]:
     return (triton.cdiv(batch, _TILES["ROWS"]),)
 
 
-@triton.jit
+@_kernel
 def _tanh(x):  # type: ignore[no-untyped-def]
     return 2 * tl.sigmoid(2 * x) - 1
 
 
-@triton.jit
+@_kernel
 def _added(sums, left, right):  # type: ignore[no-untyped-def]
     """The sums plus a product, not rounded to TF32."""
     return sums + tl.dot(left, right, input_precision="ieee", out_dtype=sums.dtype)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_kernel
 def _forward(  # type: ignore[no-untyped-def]
     gates, cells, r, bias, out, steps, batch, hidden,
     COUNT: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, DEPTH: tl.constexpr,  # noqa: N803 - Triton's custom
@@ -176,7 +188,7 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.debug_barrier()  # the next step reads the states that all threads of the program have written
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_kernel
 def _backward(  # type: ignore[no-untyped-def]
     gates, cells, r, out, dy, carried, carried_cell, steps, batch, hidden,
     COUNT: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, DEPTH: tl.constexpr,  # noqa: N803 - Triton's custom

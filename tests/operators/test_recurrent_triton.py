@@ -89,7 +89,7 @@ def test_a_missing_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "deep5.frameworks.pytorch.recurrent_triton", raising=False)
     with pytest.raises(MissingDependency, match="remedy: pip install triton"):
-        importlib.import_module("deep5.frameworks.pytorch.recurrent_triton")
+        importlib.import_module("deep5.frameworks.pytorch.recurrent_triton").recurrent_triton()
 
 
 def compiled() -> list[tuple[int, int]]:
