@@ -10,13 +10,15 @@ _calls: list[Callable[[], object]] = []
 
 
 def at_start(call: Callable[[], object]) -> None:
-    """Make this call at the start of every later thread that runs a framework.
+    """Make this call now, and at the start of every later thread that runs a framework.
 
     Args:
         call: Applies the settings of the process to the calling thread; calls that compare equal are made once.
     """
     if call not in _calls:
         _calls.append(call)
+    # A thread may have begun before another one loaded the library.
+    call()
 
 
 def begin() -> None:
