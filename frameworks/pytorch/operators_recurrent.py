@@ -127,15 +127,18 @@ def _layered(
     if lengths is None or not x.shape[0] or not x.shape[1]:
         y, *last = layer(x, given(states), parameters, *options, False)
         return _by_direction(y, recurrence), *last
-    # Packed sequences have at least one step: one of none has one here, whose results are replaced.
     steps = lengths.to("cpu", torch.int64)
+    empty = bool(steps.min() < 1)
+    if empty:
+        # Packed sequences have at least one step: one of none has a step of zeros here, whose results are replaced.
+        some = (lengths > 0)[:, None]
+        x = torch.where(some, x, 0)
     packed = pack_padded_sequence(x, steps.clamp(1, x.shape[0]), enforce_sorted=False)
     sizes, there, back = packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
     y, *last = layer(packed.data, sizes, given([each.index_select(1, there) for each in states]), parameters, *options)
     y, _ = pad_packed_sequence(PackedSequence(y, sizes, there, back), total_length=x.shape[0])
     last = [each.index_select(1, back) for each in last]
-    if steps.min() < 1:
-        some = (lengths > 0)[:, None]
+    if empty:
         y = torch.where(some, y, 0)
         last = [torch.where(some, found, before) for found, before in zip(last, states, strict=True)]
     return _by_direction(y, recurrence), *last

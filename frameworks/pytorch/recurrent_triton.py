@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from deep5.core.errors import MissingDependency
 from deep5.operators.native import NativeOperator
@@ -84,6 +85,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         return out.view(steps, 1, batch, hidden)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(context: Any, dy: Any) -> Any:
         x, w, r, gates, cells, out = context.saved_tensors
         (count, relu), (steps, batch, hidden) = context.options, out.shape
