@@ -16,7 +16,8 @@ def test_the_file_in_readme_is_drawn_from_the_tables_of_today() -> None:
 
 def test_every_step_against_code_for_the_same_framework_is_a_row() -> None:
     page = overhead_chart.TABLES.read_text(encoding="utf-8")
-    page, _ = page.split("## Training steps of the workloads")  # which the page charts itself
+    page, workloads = page.split("## Training steps of the workloads")  # which the page charts itself
+    assert "<!-- chart: ratios Training steps of the workloads, against code written for the framework -->" in workloads
     names = re.findall(r"`overhead_((?:pytorch|tensorflow|jax)_\w+_step)`", page)
     costs = overhead_chart.costs()
     assert len(costs) == len({*names}) > 10
