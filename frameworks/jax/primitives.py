@@ -16,6 +16,7 @@ from jax import lax
 from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.kernels.host import check_indices, host_array, is_known
+from deep5.frameworks.jax.kernels.recurrent import recurrent
 from deep5.frameworks.jax.operators_index import gathered, picked, placed
 from deep5.frameworks.jax.operators_math import FEW_BITS, absolute, few_bits
 from deep5.networks.window import Window
@@ -145,8 +146,8 @@ class JaxPrimitives:
         return host_array(x).item()
 
     def split(self, x: Any, sizes: Sequence[int], axis: int) -> Any:
-        ends = np.cumsum(sizes).tolist()
-        return tuple(lax.slice_in_dim(x, end - size, end, axis=axis) for size, end in zip(sizes, ends, strict=True))
+        # One operation, whose gradient is one concatenation: that of slices adds as many padded arrays.
+        return tuple(lax.split(x, tuple(map(int, sizes)), axis))
 
     def blank(self, shape: tuple[int, ...], like: Any) -> Any:
         return jnp.zeros(shape, like.dtype)
@@ -269,12 +270,16 @@ class JaxPrimitives:
     def draws(self, stream: Any, logits: Any, count: int) -> Any:
         return jax.random.categorical(stream, logits[:, None, :], axis=-1, shape=(logits.shape[0], count))
 
-    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+    def scan(
+        self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...], back: bool
+    ) -> tuple[Any, Any]:
         def stacked(held: Any, row: Any) -> tuple[Any, Any]:
             new = step(held, row)
             return new, new[0]
 
-        return lax.scan(stacked, states, rows)  # type: ignore[no-any-return]  # JAX is not type-checked
+        return lax.scan(stacked, states, rows, reverse=back)  # type: ignore[no-any-return]  # JAX is not type-checked
+
+    recurrent = staticmethod(recurrent)
 
 
 PRIMITIVES = JaxPrimitives()

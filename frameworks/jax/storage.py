@@ -9,6 +9,7 @@ import onnx_ir as ir
 from deep5.frameworks.jax.table import attribute
 from deep5.networks.custom import is_custom
 from deep5.networks.network import Network
+from deep5.networks.transforms.unrolling import RECURRENT
 
 __all__ = ["Storage", "find_flat", "find_storage"]
 
@@ -67,6 +68,7 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
     """Parameters that are used only as layer weights: spatial axes, input channels, output channels.
 
     Transposing the weights at every call would take a third of the inference time of a small ResNet-18, and of LeNet's.
+    Those of recurrent layers are (directions, in, gates).
 
     Args:
         network: The network in evaluation.
@@ -79,6 +81,8 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
         if uses and all(_kind(use.node) == "Conv" and use.idx == 1 for use in uses):
             order = (*range(2, len(shape)), 1, 0)
             found[name] = Storage(shape, shape, order, tuple(shape[axis] for axis in order))
+        elif uses and all(_kind(use.node) in RECURRENT and use.idx in (1, 2) for use in uses):
+            found[name] = Storage(shape, shape, (0, 2, 1), (shape[0], shape[2], shape[1]))
         elif uses and all(use.idx == 1 and _is_layer(network, use.node) for use in uses):
             source = _origin(uses[0].node.inputs[0])
             image = flat.get(str(source.name), shape[1:]) if source is not None else shape[1:]

@@ -16,6 +16,7 @@ from deep5.frameworks.pytorch.operators_elementwise import converted
 from deep5.frameworks.pytorch.operators_index import gathered, scattered, top_k
 from deep5.frameworks.pytorch.operators_windows import around, convolution, transposed_convolution
 from deep5.frameworks.pytorch.short import in_float32
+from deep5.networks.kernels.recurrent import multiplied
 from deep5.networks.window import Window
 
 __all__ = ["NO_LABEL", "PRIMITIVES"]
@@ -229,12 +230,16 @@ class TorchPrimitives:
     def draws(self, stream: Any, logits: Any, count: int) -> Any:
         return torch.multinomial(torch.softmax(logits.float(), 1), count, replacement=True, generator=stream)
 
-    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
-        kept = []
-        for row in zip(*(each.unbind(0) for each in rows), strict=True):
+    def scan(
+        self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...], back: bool
+    ) -> tuple[Any, Any]:
+        kept, order = [], slice(None, None, -1) if back else slice(None)
+        for row in list(zip(*(each.unbind(0) for each in rows), strict=True))[order]:
             states = step(states, row)
             kept.append(states[0])
-        return states, torch.stack(kept) if kept else states[0].new_zeros((0, *states[0].shape))
+        return states, torch.stack(kept[order]) if kept else states[0].new_zeros((0, *states[0].shape))
+
+    recurrent = multiplied
 
 
 PRIMITIVES = TorchPrimitives()

@@ -17,6 +17,7 @@ from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import kernel_order
 from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.windows import convolution, transposed_convolution
+from deep5.networks.kernels.recurrent import multiplied
 from deep5.networks.tracing.extents import TracedExtent, quotient
 from deep5.networks.window import Window
 
@@ -295,12 +296,16 @@ class TensorFlowPrimitives:
     def bits(self, x: Any, dtype: Any) -> Any:
         return as_arrays(tf.bitcast(as_tensors(x), dtype))
 
-    def scan(self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Any, Any]:
+    def scan(
+        self, step: Callable[..., Any], states: tuple[Any, ...], rows: tuple[Any, ...], back: bool
+    ) -> tuple[Any, Any]:
         def new(held: Any, row: Any) -> Any:
             return as_tensors(step(as_arrays(held), as_arrays(row)))
 
-        found = tf.scan(new, as_tensors(rows), as_tensors(states))
-        return tuple(as_arrays(each[-1]) for each in found), as_arrays(found[0])
+        found = tf.scan(new, as_tensors(rows), as_tensors(states), reverse=back)
+        return tuple(as_arrays(each[0 if back else -1]) for each in found), as_arrays(found[0])
+
+    recurrent = multiplied
 
 
 def _extents(numbers: Sequence[Any]) -> list[Any]:

@@ -226,7 +226,7 @@ class Primitives(Protocol):
         """Classes drawn with replacement from log-probabilities, up to a constant: (N, classes) to (N, count)."""
 
     def scan(
-        self, step: Callable[..., tuple[Array, ...]], states: tuple[Array, ...], rows: tuple[Array, ...]
+        self, step: Callable[..., tuple[Array, ...]], states: tuple[Array, ...], rows: tuple[Array, ...], back: bool
     ) -> tuple[tuple[Array, ...], Array]:
         """States that change along the first axis of arrays.
 
@@ -234,7 +234,36 @@ class Primitives(Protocol):
             step: From the states before a step, and a tuple of that step's elements, to the states after it.
             states: The initial ones.
             rows: Arrays of equal length.
+            back: Whether the last elements come first.
 
         Returns:
             The final states, and the first state after each step, stacked along a first axis.
+        """
+
+    def recurrent(
+        self,
+        cell: Callable[..., tuple[Array, ...]],
+        weight: Array,
+        bias: Array | None,
+        states: tuple[Array, ...],
+        rows: Array,
+        inside: Array | None,
+        *,
+        apart: bool,
+        back: bool,
+    ) -> tuple[tuple[Array, ...], Array]:
+        """A layer whose steps multiply the first state by one matrix.
+
+        Args:
+            cell: From a step's row plus the product, and the states before the step, to those after it.
+            weight: The matrix, shape (hidden, gates hidden).
+            bias: Added to the product, shape (gates hidden,); None: nothing.
+            states: The initial ones, each (batch, hidden).
+            rows: Shape (length, batch, gates hidden).
+            inside: Where the states change, shape (length, batch, 1); None: everywhere. Elsewhere results are 0.
+            apart: Whether the cell takes the row and the product as two arguments.
+            back: Whether the last row comes first.
+
+        Returns:
+            As `scan`.
         """

@@ -14,7 +14,7 @@ from deep5.networks.kernels.table import Composite
 from deep5.networks.transforms.recurrent_node import USUAL, activations_of
 from deep5.networks.transforms.unrolling import can_unroll, is_plain
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "multiplied"]
 
 States = tuple[Array, ...]
 
@@ -46,7 +46,7 @@ class _Direction(NamedTuple):
 
     Attributes:
         weight: The weight of the state, shape (hidden, gates hidden).
-        bias: The bias of the state, shape (gates hidden,); None: there is none.
+        bias: The bias of the state, shape (gates hidden,); None: there is none, or it is added to the rows.
         peepholes: Weights from the cell state to the gates i, o and f, shape (3, hidden); None: there are none.
         activations: The functions, each applied after the clip.
         special: Whether an LSTM's gate f is 1 - i, or a GRU resets after the product.
@@ -67,28 +67,37 @@ def _product(xp: Primitives, h: Array, of: _Direction, gates: slice = slice(None
 
 def _gates(xp: Primitives, x: Array, count: int) -> Any:
     """Gates as separate arrays, from shape (batch, gates hidden)."""
-    return xp.unstack(xp.reshape(x, (x.shape[0], count, x.shape[1] // count)), axis=1)
+    return xp.split(x, (x.shape[1] // count,) * count, 1)
 
 
-def _rnn(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
-    """The states after a step, from the product of its input and the states before it."""
-    return (of.activations[0](row + _product(xp, states[0], of)),)
+def _rnn(xp: Primitives, total: Array, states: States, of: _Direction) -> States:
+    """The states after a step, from the product of its input plus that of the state before it."""
+    return (of.activations[0](total),)
 
 
-def _gru(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
-    """Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014, equations 5 to 8."""
+def _gru(xp: Primitives, row: Array, whole: Array, states: States, of: _Direction) -> States:
+    """Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014, equations 5 to 8.
+
+    The gate is reset after the product `whole` of the state, as cuDNN does it.
+    """
+    (h,), (gate, candidate) = states, of.activations
+    (z, r, n), (whole_z, whole_r, whole_n) = _gates(xp, row, 3), _gates(xp, whole, 3)
+    update = gate(z + whole_z)
+    return ((1 - update) * candidate(n + gate(r + whole_r) * whole_n) + update * h,)
+
+
+def _gru_reset_first(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
+    """The same, reset before the product, as the paper does it."""
     (h,), (gate, candidate), two = states, of.activations, 2 * (row.shape[1] // 3)
-    whole = _product(xp, h, of, slice(0, None if of.special else two))
-    update, reset = _gates(xp, gate(row[:, :two] + whole[:, :two]), 2)
-    last = whole[:, two:] if of.special else _product(xp, reset * h, of, slice(two, None))
-    new = candidate(row[:, two:] + (reset * last if of.special else last))
+    update, reset = _gates(xp, gate(row[:, :two] + _product(xp, h, of, slice(0, two))), 2)
+    new = candidate(row[:, two:] + _product(xp, reset * h, of, slice(two, None)))
     return ((1 - update) * new + update * h,)
 
 
-def _lstm(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
+def _lstm(xp: Primitives, total: Array, states: States, of: _Direction) -> States:
     """Gers, Schraudolph and Schmidhuber, Learning precise timing with LSTM recurrent networks, JMLR 3, 2002."""
-    (h, c), (gate, candidate, out) = states, of.activations
-    i, o, f, g = _gates(xp, row + _product(xp, h, of), 4)
+    (_, c), (gate, candidate, out) = states, of.activations
+    i, o, f, g = _gates(xp, total, 4)
     see = of.peepholes
     i, f = (i, f) if see is None else (i + see[0] * c, f + see[2] * c)
     i = gate(i)
@@ -111,8 +120,8 @@ def _clipped(xp: Primitives, function: Callable[..., Array], how: Any, clip: flo
     return function(xp, x if clip is None else xp.clamp(x, -clip, clip), **how)
 
 
-def _layer(op_type: str, cell: Callable[..., States], count: int) -> Composite:
-    """A layer from its cell and the number of its states."""
+def _layer(op_type: str, count: int) -> Composite:
+    """A layer with a number of states."""
 
     def run(
         xp: Primitives,
@@ -140,16 +149,21 @@ def _layer(op_type: str, cell: Callable[..., States], count: int) -> Composite:
         backwards = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
         names = activations or USUAL[op_type] * len(backwards)
         functions, each = _functions(xp, names, activation_alpha, activation_beta, clip), len(USUAL[op_type])
-        hidden, size = r.shape[2], r.shape[1]
+        w, r = (xp.permute_dims(weight, (0, 2, 1)) for weight in (w, r))
+        hidden, size = r.shape[1], r.shape[2]
+        inside = None if lengths is None else _inside(xp, x, lengths)
         rows, ends = [], []
         for at, back in enumerate(backwards):
-            given = xp.matmul(x, w[at].T) if b is None else xp.matmul(x, w[at].T) + b[at, :size]
-            bias = None if b is None else b[at, size:]
+            given, bias = xp.matmul(x, w[at]), None if b is None else b[at, size:]
+            if b is not None and op_type == "GRU":
+                given = given + b[at, :size]
+            elif b is not None:  # both are added to the same sum: once for all steps
+                given, bias = given + (b[at, :size] + bias), None
             see = None if p is None else xp.reshape(p[at], (3, hidden))
             own = functions[at * each : (at + 1) * each]
-            of = _Direction(r[at].T, bias, see, own, bool(input_forget or linear_before_reset))
+            of = _Direction(r[at], bias, see, own, bool(input_forget or linear_before_reset))
             states = tuple(xp.blank((x.shape[1], hidden), x) if each is None else each[at] for each in (h, c)[:count])
-            y, last = _run(xp, lambda row, held, of=of: cell(xp, row, held, of), states, given, lengths, back)
+            last, y = _direction(xp, op_type, of, states, given, inside, back)
             rows.append(y)
             ends.append(last)
         y, found = xp.stack(rows, axis=1), [xp.stack(each, axis=0) for each in zip(*ends, strict=True)]
@@ -161,24 +175,63 @@ def _layer(op_type: str, cell: Callable[..., States], count: int) -> Composite:
     return Composite(function=run, check=_check)
 
 
-def _run(
-    xp: Primitives, cell: Callable[..., States], states: States, rows: Array, lengths: Array | None, back: bool
-) -> tuple[Array, States]:
-    """All hidden states, (length, batch, hidden), and the last of each kind; a sequence ends at its length."""
-    rows = xp.flip(rows, axis=0) if back else rows
-    if lengths is None:
-        states, y = xp.scan(lambda held, row: cell(row[0], held), states, (rows,))
-        return (xp.flip(y, axis=0) if back else y), states
-    places = xp.table(_range, rows.shape[0], like=rows)
-    inside = (xp.flip(places, axis=0) if back else places)[:, None, None] < xp.astype(lengths, xp.int64)[:, None]
+def _inside(xp: Primitives, x: Array, lengths: Array) -> Array:
+    """Whether a sequence has not ended yet, shape (length, batch, 1)."""
+    places = xp.table(_range, x.shape[0], like=x)
+    return places[:, None, None] < xp.astype(lengths, xp.int64)[:, None]
 
-    def step(held: States, row: tuple[Array, ...]) -> States:
-        new = cell(row[0], held)
+
+def _direction(
+    xp: Primitives, op_type: str, of: _Direction, states: States, rows: Array, inside: Array | None, back: bool
+) -> tuple[States, Array]:
+    """The last state of each kind, and all hidden states, shape (length, batch, hidden)."""
+    if op_type == "GRU" and not of.special:
+        return _stepwise(xp, lambda row, held: _gru_reset_first(xp, row, held, of), states, rows, inside, back)
+    if of.peepholes is not None:
+
+        def step(row: Array, held: States) -> States:
+            return _lstm(xp, row + _product(xp, held[0], of), held, of)
+
+        return _stepwise(xp, step, states, rows, inside, back)
+    cell = functools.partial(_CELLS[op_type], xp, of=of._replace(weight=None, bias=None))
+    return xp.recurrent(cell, of.weight, of.bias, states, rows, inside, apart=op_type == "GRU", back=back)
+
+
+def multiplied(
+    xp: Primitives,
+    cell: Callable[..., States],
+    weight: Array,
+    bias: Array | None,
+    states: States,
+    rows: Array,
+    inside: Array | None,
+    *,
+    apart: bool,
+    back: bool,
+) -> tuple[States, Array]:
+    """`Primitives.recurrent` in terms of the other functions."""
+
+    def step(row: Array, held: States) -> States:
+        whole = xp.matmul(held[0], weight)
+        whole = whole if bias is None else whole + bias
+        return cell(row, whole, held) if apart else cell(row + whole, held)
+
+    return _stepwise(xp, step, states, rows, inside, back)
+
+
+def _stepwise(
+    xp: Primitives, step: Callable[..., States], states: States, rows: Array, inside: Array | None, back: bool
+) -> tuple[States, Array]:
+    """All steps of a layer; a sequence that has ended keeps its states, and its results are 0."""
+    if inside is None:
+        return xp.scan(lambda held, row: step(row[0], held), states, (rows,), back)
+
+    def masked(held: States, row: tuple[Array, ...]) -> States:
+        new = step(row[0], held)
         return tuple(xp.where(row[1], after, before) for after, before in zip(new, held, strict=True))
 
-    states, y = xp.scan(step, states, (rows, inside))
-    y = xp.where(inside, y, xp.zeros_like(y))
-    return (xp.flip(y, axis=0) if back else y), states
+    states, y = xp.scan(masked, states, (rows, inside), back)
+    return states, xp.where(inside, y, xp.zeros_like(y))
 
 
 def _range(xp: Any, count: Any) -> Any:
@@ -192,4 +245,6 @@ def _check(node: ir.Node) -> str | None:
     return f"the activation {unknown[0]}; allowed: {', '.join(_ACTIVATIONS)}" if unknown else None
 
 
-OPERATORS = {"GRU": _layer("GRU", _gru, 1), "LSTM": _layer("LSTM", _lstm, 2), "RNN": _layer("RNN", _rnn, 1)}
+_CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+
+OPERATORS = {"GRU": _layer("GRU", 1), "LSTM": _layer("LSTM", 2), "RNN": _layer("RNN", 1)}

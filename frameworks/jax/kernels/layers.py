@@ -33,6 +33,10 @@ Array = Any
 # The most blocks of rows, and the most rows of a block, that a sum over rows adds by a matrix product.
 _BLOCKS = 1024
 
+# Multiplications per sample up to which a gradient is kept as written: 1.4 to 2.7 times faster at 200 to 4,600, and 0.8
+# times as fast at 14,000.
+_SMALL = 8192
+
 
 def channels_last(x: Array, axes: int) -> Array:
     """Converts from ONNX's axis order to channels last, after adding the leading axes that broadcasting adds."""
@@ -173,10 +177,33 @@ def columns_to_image(x: Array, image: tuple[int, ...], window: Window) -> Array:
 
 def product(a: Array, b: Array, precision: Any = None) -> Array:
     """ONNX's MatMul. Rows along several axes become one axis, for which XLA's product on the CPU is faster."""
-    if a.ndim < 3 or b.ndim != 2:
-        return jnp.matmul(a, b, precision=precision)
-    rows = jnp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
-    return jnp.reshape(jnp.matmul(rows, b, precision=precision), (*a.shape[:-1], b.shape[-1]))
+    if a.ndim >= 3 and b.ndim == 2:
+        rows = jnp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
+        return jnp.reshape(jnp.matmul(rows, b, precision=precision), (*a.shape[:-1], b.shape[-1]))
+    if a.ndim >= 3 and a.shape[:-2] == b.shape[:-2] and jnp.issubdtype(jnp.result_type(a, b), jnp.floating):
+        return _products(a, b, precision)
+    return jnp.matmul(a, b, precision=precision)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _products(a: Array, b: Array, precision: Any) -> Array:
+    """One product per sample. JAX's gradient for b contracts the rows of both operands, which XLA computes slower."""
+    return jnp.matmul(a, b, precision=precision)
+
+
+def _products_forward(a: Array, b: Array, precision: Any) -> tuple[Array, tuple[Array, Array]]:
+    return jnp.matmul(a, b, precision=precision), (a, b)
+
+
+def _products_backward(precision: Any, kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    a, b = kept
+    da, db = (_products(*pair, precision) for pair in ((dy, b.swapaxes(-1, -2)), (a.swapaxes(-1, -2), dy)))
+    if a.shape[-2] * a.shape[-1] * b.shape[-1] <= _SMALL:
+        db = lax.optimization_barrier(db)  # before a transpose, with which XLA would turn it into JAX's gradient
+    return da.astype(a.dtype), db.astype(b.dtype)
+
+
+_products.defvjp(_products_forward, _products_backward)
 
 
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
