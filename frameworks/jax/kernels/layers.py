@@ -197,9 +197,10 @@ def _products_forward(a: Array, b: Array, precision: Any) -> tuple[Array, tuple[
 
 def _products_backward(precision: Any, kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     a, b = kept
-    da, db = (_products(*pair, precision) for pair in ((dy, b.swapaxes(-1, -2)), (a.swapaxes(-1, -2), dy)))
-    if a.shape[-2] * a.shape[-1] * b.shape[-1] <= _SMALL:
-        db = lax.optimization_barrier(db)  # before a transpose, with which XLA would turn it into JAX's gradient
+    # XLA would turn small samples' product into JAX's gradient, with this transpose or one that follows.
+    own = lax.optimization_barrier if a.shape[-2] * a.shape[-1] * b.shape[-1] <= _SMALL else lambda array: array
+    da = _products(dy, b.swapaxes(-1, -2), precision)
+    db = own(_products(own(a.swapaxes(-1, -2)), dy, precision))
     return da.astype(a.dtype), db.astype(b.dtype)
 
 
