@@ -33,8 +33,8 @@ Array = Any
 # The most blocks of rows, and the most rows of a block, that a sum over rows adds by a matrix product.
 _BLOCKS = 1024
 
-# Multiplications per sample up to which a gradient is kept as written: a training step of `dlrm` (200) takes 0.7 times as
-# long, and one of `vision_transformer` (4,600) 1.1 times.
+# Multiplications per sample up to which a gradient is kept as written: a training step of `dlrm` (200) takes 0.7 times
+# as long, and one of `vision_transformer` (4,600) 1.1 times.
 _SMALL = 1024
 
 
