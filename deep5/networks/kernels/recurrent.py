@@ -245,6 +245,6 @@ def _check(node: ir.Node) -> str | None:
     return f"the activation {unknown[0]}; allowed: {', '.join(_ACTIVATIONS)}" if unknown else None
 
 
-_CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+_CELLS: dict[str, Callable[..., States]] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
 
 OPERATORS = {"GRU": _layer("GRU", 1), "LSTM": _layer("LSTM", 2), "RNN": _layer("RNN", 1)}

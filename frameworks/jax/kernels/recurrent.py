@@ -120,8 +120,8 @@ def _backward(cell: Cell, apart: bool, back: bool, kept: Any, grads: Any) -> Any
     given = grads[1], before if apart else None, derivatives
     (dstates, sums), drows = lax.scan(step, (grads[0], sums), given, reverse=not back)
     if not apart:
-        rows = (each.reshape(-1, each.shape[-1]) for each in (before, drows))
-        sums = _of_weight(*rows, bias)
+        h, dproduct = (each.reshape(-1, each.shape[-1]) for each in (before, drows))
+        sums = _of_weight(h, dproduct, bias)
     return *sums, dstates, drows, None
 
 
