@@ -68,7 +68,7 @@ def _layer(
     rows: Array,
     inside: Array | None,
 ) -> tuple[States, Array]:
-    """The loop. Its gradient for the weight is one product after the loop, not a sum of one product for each step."""
+    """The loop. Unless rows and product are `apart`, the gradient for the weight is one product after the loop."""
 
     def step(held: States, given: tuple[Array, Array | None]) -> tuple[States, Array]:
         row, here = given
