@@ -59,14 +59,9 @@ def test_the_gradient_of_a_loop_can_be_differentiated_again(op_type: str) -> Non
     from deep5.frameworks.jax.primitives import PRIMITIVES
     from deep5.networks.kernels.recurrent import OPERATORS
 
-    rng, gates, function = (
-        np.random.default_rng(0),
-        {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type],
-        OPERATORS[op_type].function,
-    )
-    x, w, r, b = (
-        0.4 * rng.standard_normal(shape) for shape in ((5, 2, 3), (2, 4 * gates, 3), (2, 4 * gates, 4), (2, 8 * gates))
-    )
+    rng, gates = np.random.default_rng(0), {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type]
+    function, shapes = OPERATORS[op_type].function, ((5, 2, 3), (2, 4 * gates, 3), (2, 4 * gates, 4), (2, 8 * gates))
+    x, w, r, b = (0.4 * rng.standard_normal(shape) for shape in shapes)
     along, step = rng.standard_normal(r.shape), 1e-5
     how = {"linear_before_reset": 1, "direction": "bidirectional", "outputs": 1}
 

@@ -58,11 +58,15 @@ class _Direction(NamedTuple):
     activations: Sequence[Callable[[Array], Array]]
     special: bool
 
+    def part(self, gates: slice) -> tuple[Array, Array | None]:
+        """Weight and bias of some of the gates."""
+        return self.weight[:, gates], None if self.bias is None else self.bias[gates]
 
-def _product(xp: Primitives, h: Array, of: _Direction, gates: slice = slice(None)) -> Array:
+
+def _product(xp: Primitives, h: Array, weight: Array, bias: Array | None) -> Array:
     """The state times its weight, plus its bias."""
-    y = xp.matmul(h, of.weight[:, gates])
-    return y if of.bias is None else y + of.bias[gates]
+    y = xp.matmul(h, weight)
+    return y if bias is None else y + bias
 
 
 def _gates(xp: Primitives, x: Array, count: int) -> Any:
@@ -89,8 +93,8 @@ def _gru(xp: Primitives, row: Array, whole: Array, states: States, of: _Directio
 def _gru_reset_first(xp: Primitives, row: Array, states: States, of: _Direction) -> States:
     """The same, reset before the product, as the paper does it."""
     (h,), (gate, candidate), two = states, of.activations, 2 * (row.shape[1] // 3)
-    update, reset = _gates(xp, gate(row[:, :two] + _product(xp, h, of, slice(0, two))), 2)
-    new = candidate(row[:, two:] + _product(xp, reset * h, of, slice(two, None)))
+    update, reset = _gates(xp, gate(row[:, :two] + _product(xp, h, *of.part(slice(0, two)))), 2)
+    new = candidate(row[:, two:] + _product(xp, reset * h, *of.part(slice(two, None))))
     return ((1 - update) * new + update * h,)
 
 
@@ -190,7 +194,7 @@ def _direction(
     if of.peepholes is not None:
 
         def step(row: Array, held: States) -> States:
-            return _lstm(xp, row + _product(xp, held[0], of), held, of)
+            return _lstm(xp, row + _product(xp, held[0], of.weight, of.bias), held, of)
 
         return _stepwise(xp, step, states, rows, inside, back)
     cell = functools.partial(_CELLS[op_type], xp, of=of._replace(weight=None, bias=None))
@@ -212,8 +216,7 @@ def multiplied(
     """`Primitives.recurrent` in terms of the other functions."""
 
     def step(row: Array, held: States) -> States:
-        whole = xp.matmul(held[0], weight)
-        whole = whole if bias is None else whole + bias
+        whole = _product(xp, held[0], weight, bias)
         return cell(row, whole, held) if apart else cell(row + whole, held)
 
     return _stepwise(xp, step, states, rows, inside, back)

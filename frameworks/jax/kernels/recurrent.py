@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def recurrent(
     back: bool,
 ) -> tuple[States, Array]:
     """`Primitives.recurrent`."""
-    found: tuple[States, Array] = _layer(cell, apart, back, weight, bias, states, rows, inside)
+    found: tuple[States, Array] = _layer(cell, apart, back, _Given(weight, bias, states, rows, inside))
     return found
 
 
@@ -57,53 +57,49 @@ def _product(h: Array, weight: Array, bias: Array | None) -> Array:
     return y if bias is None else y + bias
 
 
+class _Given(NamedTuple):
+    """What a layer computes with, or its gradients; as in `Primitives.recurrent`."""
+
+    weight: Array
+    bias: Array | None
+    states: States
+    rows: Array
+    inside: Array | None
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _layer(
-    cell: Cell,
-    apart: bool,
-    back: bool,
-    weight: Array,
-    bias: Array | None,
-    states: States,
-    rows: Array,
-    inside: Array | None,
-) -> tuple[States, Array]:
+def _layer(cell: Cell, apart: bool, back: bool, given: _Given) -> tuple[States, Array]:
     """The loop. Unless rows and product are `apart`, the gradient for the weight is one product after the loop."""
 
-    def step(held: States, given: tuple[Array, Array | None]) -> tuple[States, Array]:
-        row, here = given
-        whole = _product(held[0], weight, bias)
-        return _point(cell, apart, here, row if apart else row + whole, whole if apart else None, held)
+    def step(held: States, at_step: tuple[Array, Array | None]) -> tuple[States, Array]:
+        row, here = at_step
+        return _point(cell, apart, here, *_terms(given, apart, row, held), held)
 
-    found: tuple[States, Array] = lax.scan(step, states, (rows, inside), reverse=back)
+    found: tuple[States, Array] = lax.scan(step, given.states, (given.rows, given.inside), reverse=back)
     return found
 
 
-def _forward(
-    cell: Cell,
-    apart: bool,
-    back: bool,
-    weight: Array,
-    bias: Array | None,
-    states: States,
-    rows: Array,
-    inside: Array | None,
-) -> tuple[Any, Any]:
-    """The loop, which also keeps each step's state and its derivative."""
+def _terms(given: _Given, apart: bool, row: Array, held: States) -> tuple[Array, Array | None]:
+    """The row and the product of the state, or their sum."""
+    whole = _product(held[0], given.weight, given.bias)
+    return (row, whole) if apart else (row + whole, None)
 
-    def step(held: States, given: tuple[Array, Array | None]) -> tuple[States, Any]:
-        row, here = given
-        whole = _product(held[0], weight, bias)
-        given = (row, whole) if apart else (row + whole, None)
-        point = jax.checkpoint(functools.partial(_point, cell, apart), policy=_is_kept, prevent_cse=False)
-        (new, y), derivative = jax.vjp(functools.partial(point, here), *given, held)
+
+def _forward(cell: Cell, apart: bool, back: bool, given: _Given) -> tuple[Any, Any]:
+    """The loop, which also keeps each step's state and its derivative."""
+    point = jax.checkpoint(functools.partial(_point, cell, apart), policy=_is_kept, prevent_cse=False)
+
+    def step(held: States, at_step: tuple[Array, Array | None]) -> tuple[States, Any]:
+        row, here = at_step
+        terms = _terms(given, apart, row, held)
+        (new, y), derivative = jax.vjp(functools.partial(point, here), *terms, held)
         return new, (y, held[0], derivative)
 
-    last, (y, before, derivatives) = lax.scan(step, states, (rows, inside), reverse=back)
-    return (last, y), (weight, bias, before, derivatives)
+    last, (y, before, derivatives) = lax.scan(step, given.states, (given.rows, given.inside), reverse=back)
+    return (last, y), (given.weight, given.bias, before, derivatives)
 
 
-def _backward(cell: Cell, apart: bool, back: bool, kept: Any, grads: Any) -> Any:
+def _backward(cell: Cell, apart: bool, back: bool, kept: Any, grads: Any) -> tuple[_Given]:
     weight, bias, before, derivatives = kept
     turned = weight.T  # once for all steps
 
@@ -122,7 +118,8 @@ def _backward(cell: Cell, apart: bool, back: bool, kept: Any, grads: Any) -> Any
     if not apart:
         h, dproduct = (each.reshape(-1, each.shape[-1]) for each in (before, drows))
         sums = _of_weight(h, dproduct, bias)
-    return *sums, dstates, drows, None
+    dweight, dbias = sums
+    return (_Given(dweight, dbias, dstates, drows, None),)
 
 
 def _of_weight(h: Array, dproduct: Array, bias: Array | None) -> tuple[Array, Array | None]:
