@@ -74,3 +74,25 @@ def test_the_gradient_of_a_loop_can_be_differentiated_again(op_type: str) -> Non
         expected = (first(r + step * along) - first(r - step * along)) / (2 * step)
     # Central differences: errors of step^2 times third derivatives, and of rounding, 1e-16 / step.
     np.testing.assert_allclose(second, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN"])
+def test_training_a_loop_resumes_bit_identically_from_what_is_in_onnx_s_order(op_type: str) -> None:
+    made, feed = network(op_type, 10, "bidirectional"), {"x": np.random.default_rng(0).standard_normal((10, 2, 3))}
+
+    def trained(made: d5.Network, state: Any, steps: range) -> tuple[dict[str, np.ndarray], Any]:
+        executor: Any = d5.framework("jax").executor(made)
+        step = executor.train_step(d5.Adam(lr=0.1))
+        if state is not None:
+            step.load_state_dict(state)
+        for number in steps:
+            step(feed, d5.StepInfo(step=number, batch_size=2))
+        return {name: np.array(value) for name, value in executor.parameters().items()}, step.state_dict()
+
+    whole, _ = trained(made, None, range(4))
+    values, state = trained(made, None, range(2))
+    assert values["w"].shape == made.parameter_specs["w"].shape
+    resumed, _ = trained(made.with_values(values), state, range(2, 4))
+    for name, value in whole.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+    assert any((whole[name] != values[name]).any() for name in whole)
