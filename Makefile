@@ -23,6 +23,8 @@ FAST := not slow and not gpu
 # How many processes share the tests, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
+# The tutorials that `make test` executes, of seven.
+TUTORIALS ?= first_steps your_own_model
 # How many processes share the drawn cases of `make validate`.
 JOBS ?= 1
 # `make test-all` runs these folders of tests/ one after another.
@@ -55,8 +57,8 @@ browser: ## Chromium for the tests of the report, where it is missing: from the 
 	rm -f "$$log"
 
 test: $(VENV)/.complete ## The fast suite: a sample of every function's cases
-	$(BIN)/python docs/building/notebooks.py # Tutorials measure times: nothing runs beside them. Kept until their content changes.
-	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
+	$(BIN)/python docs/building/notebooks.py $(TUTORIALS) # Tutorials measure times: nothing runs beside them. Kept until their content changes.
+	DEEP5_TUTORIALS=kept DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
 
 test-all: $(VENV)/.complete ## Every test, or PART=networks: one folder; counts in tests/counts.md, long tests in tests/long_tests.txt
 	@status=0; \

@@ -25,10 +25,14 @@ from browser import chromium  # noqa: F401 - a fixture
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
-# From this number of cases on a function has a daily sample; and the seed that draws it.
-_FAMILY, _SEED = 12, 0
-# Of a function in tests/long_tests.txt as many cases run every day as take so many seconds, and at least one.
-_DAILY_S = 3.0
+# The seed of the daily sample: another one draws other cases, and other functions among those that take long.
+_SEED = 1
+# From this number of cases on, a function runs one of so many daily.
+_FAMILY, _PART = 12, 8
+# Of a function in tests/long_tests.txt as many cases run daily as take so many seconds, and at least one. If a case
+# takes longer, one of so many functions is drawn; from the last limit on, none.
+_DAILY_S, _FUNCTIONS = 1.0, 8
+_NEVER_S = 20.0
 # What tests share to draw numbers.
 _DRAWING = ("executor_cases", "operator_cases", "operators_right", "tracing_cases")
 
@@ -83,27 +87,32 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow all but a sample of the cases of long functions, and of functions with at least `_FAMILY` cases.
 
-    Of a family three of four cases are left to `make test-all`, drawn by their names, and of every function that takes
-    long what takes more than `_DAILY_S` together; one case stays. What is marked `daily` runs every day, and so do the
-    cases that catch the faults of tests/mutants.txt; of the functions in tests/not_daily.txt nothing does.
+    What is marked `daily` always runs, and so do the cases that catch the faults of tests/mutants.txt.
     """
-    long, never = _long_tests(), set(_lines("not_daily.txt"))
+    long = _long_tests()
     catching = {line.partition(" ")[2] for line in _lines("mutants.txt") if line.startswith("test: ")}
     families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "gpu", "daily"))):
             families[item.nodeid.partition("[")[0]].append(item)
     for name, cases in families.items():
-        if len(cases) >= _FAMILY or name in long or name in never:
-            numbers = {item.nodeid: zlib.crc32(f"{_SEED} {_name(item)}".encode()) for item in cases}
-            # A fourth is drawn first, so that a shorter sample is a part of a longer one.
-            order = sorted(numbers.values(), key=lambda number: (number % 4 != 0, number))
-            drawn = len(cases) if len(cases) < _FAMILY else sum(number % 4 == 0 for number in order)
-            fit = int(_DAILY_S / long[name].mean) if name in long else drawn
-            daily = set() if name in never else set(order[: max(1, min(drawn, fit))])
+        mean = long[name].mean if name in long else 0.0
+        fit = int(_DAILY_S / mean) if mean else len(cases)
+        if len(cases) >= _FAMILY:
+            fit = min(fit, len(cases) // _PART)
+        if fit < len(cases):
+            number = {item.nodeid: zlib.crc32(f"{_SEED} {_name(item)}".encode()) for item in cases}
+            ordered = sorted((item.nodeid for item in cases), key=number.__getitem__)
+            daily = {*ordered[: max(1, fit)]} if mean <= _DAILY_S or _drawn(cases[0], mean) else set()
             for item in cases:
-                if numbers[item.nodeid] not in daily and item.nodeid not in catching:
+                if item.nodeid not in daily and item.nodeid not in catching:
                     item.add_marker(pytest.mark.slow)
+
+
+def _drawn(item: pytest.Item, mean_s: float) -> bool:
+    """Whether a function of a long test runs one case daily."""
+    function = _name(item).partition("[")[0]
+    return mean_s < _NEVER_S and zlib.crc32(f"{_SEED} {function}".encode()) % _FUNCTIONS == 0
 
 
 def _name(item: pytest.Item) -> str:

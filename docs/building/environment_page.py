@@ -26,6 +26,8 @@ TESTS: Mapping[str, str] = {
     "PIP_EXTRA_INDEX_URL": "Read by pip: a further index of packages, such as PyTorch's of wheels without CUDA.",
     "DEEP5_REQUIRE": "Names of back-ends, `browser` or `gpu`, separated by commas: if one is missing, the tests fail "
     "instead of skipping what needs it.",
+    "TUTORIALS": "Names of the tutorials that `make test` executes; `make docs` and `make test-all` execute all.",
+    "DEEP5_TUTORIALS": "`kept`: a build of the site executes no tutorial, and shows without output what has none.",
     "DEEP5_FRESH": "Any value but the empty one: the tests reuse nothing that earlier test runs made.",
 }
 """Meanings of the variables of make and the tests; tests/project/test_reference_pages.py compares them with both."""

@@ -69,10 +69,7 @@ def executed(name: str) -> nbformat.NotebookNode:
     Raises:
         PluginError: A cell fails, or takes longer than ten minutes.
     """
-    source = SOURCES / f"{name}.py"
-    parts = [path.read_text(encoding="utf-8") for path in (source, THEME)]
-    content = "\0".join([*parts, _code_hash(), repr(versions())])
-    kept = KEPT / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:20]}.ipynb"
+    source, kept = SOURCES / f"{name}.py", _kept(name)
     KEPT.mkdir(parents=True, exist_ok=True)
     # Tests and builds at the same time execute it once.
     with FileLock(KEPT / f"{name}.lock", timeout=TUTORIAL_LIMIT_S):
@@ -95,6 +92,20 @@ def executed(name: str) -> nbformat.NotebookNode:
                 if former != kept:
                     former.unlink(missing_ok=True)
     return nbformat.read(kept, as_version=4)
+
+
+def shown(name: str) -> nbformat.NotebookNode:
+    """What a build shows: the executed notebook; with `DEEP5_TUTORIALS=kept`, none is executed for it."""
+    if os.environ.get("DEEP5_TUTORIALS") == "kept" and not _kept(name).is_file():
+        return jupytext.reads((SOURCES / f"{name}.py").read_text(encoding="utf-8"), fmt="py:percent")
+    return executed(name)
+
+
+def _kept(name: str) -> Path:
+    """Where the executed notebook of a tutorial is kept: under a hash of all that determines it."""
+    parts = [path.read_text(encoding="utf-8") for path in (SOURCES / f"{name}.py", THEME)]
+    content = "\0".join([*parts, _code_hash(), repr(versions())])
+    return KEPT / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:20]}.ipynb"
 
 
 def execute(source: Path, target: Path) -> None:
@@ -125,25 +136,34 @@ def execute(source: Path, target: Path) -> None:
 
 def markdown(name: str) -> str:
     """A tutorial as a page, with a link to its notebook."""
-    notebook = executed(name)
-    made = notebook.metadata["deep5"]
-    packages = ", ".join(f"{package} {version}" for package, version in made["versions"].items())
+    notebook = shown(name)
     title, *cells = notebook.cells
     parts = [
         title.source,
         f"[Download this notebook]({name}.ipynb){{ .md-button download }}",
         *(part for cell in cells for part in _parts(cell)),
-        f"*Executed on {made['date']} in {made['seconds']:.0f} s on {made['cores']} cores of a shared machine, with "
-        f"{packages}.*",
+        _execution(notebook),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _execution(notebook: nbformat.NotebookNode) -> str:
+    """When and with what a notebook was executed."""
+    made = notebook.metadata.get("deep5")
+    if made is None:
+        return "*Not executed for this build.*"
+    packages = ", ".join(f"{package} {version}" for package, version in made["versions"].items())
+    return (
+        f"*Executed on {made['date']} in {made['seconds']:.0f} s on {made['cores']} cores of a shared machine, with "
+        f"{packages}.*"
+    )
 
 
 def _parts(cell: Any) -> list[str]:
     """The Markdown of one cell and of its outputs."""
     if cell.cell_type != "code":
         return [cell.source]
-    return [f"```python\n{cell.source}\n```", *(shown for output in cell.outputs if (shown := _shown(output)))]
+    return [f"```python\n{cell.source}\n```", *(text for output in cell.outputs if (text := _shown(output)))]
 
 
 def _shown(output: Any) -> str:
@@ -184,7 +204,7 @@ def pages() -> dict[str, str]:
     made: dict[str, str] = {}
     for name in names():
         made[f"tutorials/{name}.md"] = markdown(name)
-        made[f"tutorials/{name}.ipynb"] = nbformat.writes(executed(name))
+        made[f"tutorials/{name}.ipynb"] = nbformat.writes(shown(name))
     return made
 
 

@@ -246,6 +246,16 @@ def test_a_failing_tutorial_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "[Download this notebook](broken.ipynb)" in page
 
 
+def test_a_build_shows_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebooks, "SOURCES", tmp_path)
+    monkeypatch.setattr(notebooks, "KEPT", tmp_path / "kept")
+    monkeypatch.setenv("DEEP5_TUTORIALS", "kept")
+    (tmp_path / "sums.py").write_text("# %% [markdown]\n# # Sums\n\n# %%\nprint(1 + 1)\n")
+    assert notebooks.markdown("sums").endswith("```python\nprint(1 + 1)\n```\n\n*Not executed for this build.*\n")
+    notebooks.executed("sums")
+    assert "````{.text .output}\n2\n````\n\n*Executed on " in notebooks.markdown("sums")
+
+
 def test_a_figure_without_its_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mkdocs.exceptions import PluginError
 
@@ -291,7 +301,6 @@ def test_a_chart_of_a_table_without_its_record_is_named() -> None:
 # Tutorials.
 
 
-@pytest.mark.daily
 @pytest.mark.parametrize("name", notebooks.names())
 def test_a_tutorial_runs(name: str) -> None:
     """Every cell; the site shows this execution."""
