@@ -274,4 +274,11 @@ if __name__ == "__main__":
         )
     gc.freeze()  # children leave what they share as it is
     wanted = _serve(sys.argv[1])
-    _program(wanted["arguments"], wanted["cwd"])
+    try:
+        _program(wanted["arguments"], wanted["cwd"])
+    except KeyboardInterrupt as interrupt:
+        # As an interpreter that started cold: the signal ends it, after its functions for the end.
+        sys.excepthook(KeyboardInterrupt, interrupt, interrupt.__traceback__)
+        atexit._run_exitfuncs()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
