@@ -79,22 +79,11 @@ GALLERY = {
 """Recipes that the gallery shows by one of these results; those of others have the name `recipes/RECIPE`."""
 SMALL = (
     "cifar10_resnet44",
-    "data_loading_cold",
-    "data_loading_training",
-    "data_loading_warm",
     "deepbench_conv",
     "deepbench_gemm",
     "deepbench_rnn",
-    "detection_ssd",
     "imagenet_resnet50",
-    "recurrent_batches",
     "speech_vowels",
-    "text_byte_pairs",
-    "text_gpt",
-    "text_inference_jax",
-    "text_inference_onnxruntime",
-    "text_inference_pytorch",
-    "text_inference_tensorflow",
     "text_phonemes",
 )
 """Recipes that the gallery shows at their smoke size: they need data that is not on the machine, or long runs."""
