@@ -31,10 +31,13 @@ class _Counted(Observer):
         self._ignored: int | None = None
         self._known = False
 
+    def check_network(self, network: Any) -> None:
+        check_class_names(network, self._logits, self._label)
+
     def before_training(self, trainer: Any) -> None:
         from deep5.networks.labels import ignored_label  # it loads onnx
 
-        check_class_names(trainer.executor.network, self._logits, self._label)
+        self.check_network(trainer.executor.network)
         self._ignored = ignored_label(trainer.executor.network, self._label)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
@@ -79,9 +82,9 @@ class _F1(_Counted):
         super().__init__(logits, label)
         self._positive = positive
 
-    def before_training(self, trainer: Any) -> None:
-        super().before_training(trainer)
-        spec = trainer.executor.network.outputs[self._logits]
+    def check_network(self, network: Any) -> None:
+        super().check_network(network)
+        spec = network.outputs[self._logits]
         if spec is not None and spec.shape and isinstance(spec.shape[-1], int):
             self._check_classes(spec.shape[-1])  # fail before an epoch is trained
 

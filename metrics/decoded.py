@@ -38,11 +38,13 @@ class _Decoded(AfterTraining):
         super().__init__()
         self._score, self._end = score, end
 
-    def before_training(self, trainer: Any) -> None:
-        network = trainer.executor.network
+    def check_network(self, network: Any) -> None:
         check_class_names(network, _LOGITS, _LABEL)
         if _TARGET not in network.inputs:
             raise UnknownName("input", _TARGET, network.inputs)
+
+    def before_training(self, trainer: Any) -> None:
+        self.check_network(trainer.executor.network)
         self._score([[0]], [[0]])  # a package that it needs is missing now, not after hours of training
         _DECODED.pop(trainer, None)
 

@@ -86,7 +86,8 @@ def count_errors(references: Iterable[Sequence[Hashable]], hypotheses: Iterable[
     expected, found = list(references), list(hypotheses)
     if len(expected) != len(found):
         raise ShapeError(
-            f"count_errors got {len(expected)} references and {len(found)} hypotheses; allowed: equal numbers"
+            f"count_errors got {len(expected)} references and {len(found)} hypotheses; allowed: equal numbers, each a "
+            "sequence of tokens; remedy: [reference], [hypothesis] for a single pair of lists of words"
         )
     kinds = {"replace": 0, "insert": 0, "delete": 0}
     wrong = 0

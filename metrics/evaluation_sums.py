@@ -44,13 +44,6 @@ class EvaluationSums(Observer):
             sums: The sums of the numbers over all batches.
         """
 
-    def check(self, network: Any) -> None:
-        """Reject a network without the tensors that are read.
-
-        Args:
-            network: The network.
-        """
-
     def ignored(self, label: str) -> int | None:
         """The label that the network's loss ignores in this input, or None.
 
@@ -64,7 +57,7 @@ class EvaluationSums(Observer):
         from deep5.networks.labels import ignored_label  # it loads onnx
 
         network = trainer.executor.network
-        self.check(network)
+        self.check_network(network)
         self._ignored = {name: ignored_label(network, name) for name in network.inputs}
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:

@@ -25,7 +25,7 @@ class _Errors(EvaluationSums):
         super().__init__(2)
         self._beam = beam
 
-    def check(self, network: Any) -> None:
+    def check_network(self, network: Any) -> None:
         for kind, names, known in (
             ("output", (_SCORES, _STEPS), network.outputs),
             ("input", (_LABELS, _LENGTH), network.inputs),

@@ -26,7 +26,7 @@ class _Likelihood(EvaluationSums):
         super().__init__(2)
         self._logits, self._label = logits, label
 
-    def check(self, network: Any) -> None:
+    def check_network(self, network: Any) -> None:
         check_class_names(network, self._logits, self._label)
 
     def terms(self, inputs: Arrays, outputs: Arrays) -> Sequence[float]:

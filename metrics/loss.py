@@ -30,7 +30,10 @@ class _Losses(Observer):
         self._of_all: tuple[float, int] | None = None
 
     def before_training(self, trainer: Any) -> None:
-        outputs = trainer.executor.network.outputs
+        self.check_network(trainer.executor.network)
+
+    def check_network(self, network: Any) -> None:
+        outputs = network.outputs
         if self._output not in outputs:
             raise UnknownName("output", self._output, outputs)
         spec = outputs[self._output]

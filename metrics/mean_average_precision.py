@@ -41,7 +41,9 @@ class _Precision(Observer):
 
     def before_training(self, trainer: Any) -> None:
         _pycocotools()
-        network = trainer.executor.network
+        self.check_network(trainer.executor.network)
+
+    def check_network(self, network: Any) -> None:
         for name, where, what in (
             (_BOXES, network.outputs, "output"),
             (_SCORES, network.outputs, "output"),

@@ -58,8 +58,11 @@ class _ROCAUC(Observer):
         self._ignored: int | None = None
         self._missing: str | None = None
 
+    def check_network(self, network: Any) -> None:
+        check_class_names(network, self._name, self._label)
+
     def before_training(self, trainer: Any) -> None:
-        check_class_names(trainer.executor.network, self._name, self._label)
+        self.check_network(trainer.executor.network)
         from deep5.networks.labels import ignored_label  # it loads onnx
 
         self._ignored = ignored_label(trainer.executor.network, self._label)

@@ -34,6 +34,9 @@ class _OfLoad(Observer):
     def missing(self) -> str | None:
         return "no load was served; the metric is for recipes with the key 'scenario'"
 
+    def check_network(self, network: Any) -> None:
+        raise UsageError("a training serves no load; allowed: in recipes with the key 'scenario'")
+
 
 class _OfRate(_OfLoad):
     """A number of the phase with one rate."""

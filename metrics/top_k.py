@@ -20,7 +20,7 @@ class _TopK(EvaluationSums):
         super().__init__(2)
         self._k, self._logits, self._label = k, logits, label
 
-    def check(self, network: Any) -> None:
+    def check_network(self, network: Any) -> None:
         check_class_names(network, self._logits, self._label)
         spec = network.outputs[self._logits]
         if spec is not None and spec.shape and isinstance(spec.shape[-1], int):

@@ -14,6 +14,8 @@ from deep5.trained.generate import generator_of
 
 __all__ = ["generate_command"]
 
+_TOKENS = 32
+
 
 def generate_command(errors: Errors) -> click.Command:
     """Create the command.
@@ -26,7 +28,10 @@ def generate_command(errors: Errors) -> click.Command:
     @click.argument("result", metavar="RESULT")
     @click.argument("prompt", metavar="PROMPT")
     @click.option(
-        "--tokens", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="New tokens, at most."
+        "--tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="New tokens, at most; default: 32, or what the network's longest sequence leaves.",
     )
     @click.option(
         "--temperature",
@@ -50,7 +55,7 @@ def generate_command(errors: Errors) -> click.Command:
     def generate(
         result: str,
         prompt: str,
-        tokens: int,
+        tokens: int | None,
         framework: str | None,
         device: str,
         recipe: str | None,
@@ -67,7 +72,8 @@ def generate_command(errors: Errors) -> click.Command:
                 raise UsageError("--stop ''; allowed: a string that is not empty")
             generator, notes = generator_of(result, framework=framework, device=device, recipe=recipe)
             ended = []
-            for event in generator.stream([prompt], max_new_tokens=tokens, **settings):
+            most = tokens or max(1, min(_TOKENS, generator.room(prompt)))
+            for event in generator.stream([prompt], max_new_tokens=most, **settings):
                 if not as_json:
                     click.echo(plain(event.text), nl=False)
                     sys.stdout.flush()

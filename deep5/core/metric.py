@@ -91,6 +91,16 @@ class Observer(Event, ABC):
     def value(self) -> float | None:
         """The number that is compared with the goal, in the metric's unit; None if the run did not yield one."""
 
+    def check_network(self, network: Any) -> None:
+        """Reject a network without the inputs and outputs that are read; called before a run, and by `deep5 check`.
+
+        Args:
+            network: The network: its `inputs` and `outputs` are specs by name, or None for what is not known.
+
+        Raises:
+            UsageError: What is missing, and what the network has.
+        """
+
     def interval(self) -> tuple[float, float] | None:
         """An interval for `value`, if the samples allow one."""
         return None

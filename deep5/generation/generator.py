@@ -16,7 +16,7 @@ from deep5.core.plugins import framework as framework_of
 from deep5.generation.completion import Completion, TokenEvent
 from deep5.generation.decoding import CachedDecoder, with_cache
 from deep5.generation.request import GenerationRequest
-from deep5.generation.row import Row, not_finite
+from deep5.generation.row import Row, not_finite, prompt_ids
 from deep5.generation.tokenizer import Tokenizer
 from deep5.networks.network import Network
 
@@ -85,6 +85,12 @@ remedy: a shorter prompt, or fewer new tokens
             )
         if not is_whole(granularity) or granularity < 1:
             raise UsageError(f"granularity: got {brief(granularity)}; allowed: an integer of at least 1")
+        methods = (getattr(tokenizer, name, None) for name in ("encode", "decode"))
+        if tokenizer is not None and not all(map(callable, methods)):
+            raise UsageError(
+                f"tokenizer: got {brief(tokenizer)}; allowed: None, or an object with encode(text) and decode(ids), "
+                "such as d5.VocabularyTokenizer(…)"
+            )
         self.context = learned if context is None else int(context)
         self._tokenizer, self._granularity = tokenizer, int(granularity)
 
@@ -106,6 +112,17 @@ remedy: a shorter prompt, or fewer new tokens
         """
         found = {event.index: event.completion for event in self.stream(prompts, **settings) if event.completion}
         return [found[index] for index in range(len(found))]
+
+    def room(self, prompt: Any) -> int:
+        """How many new tokens the network's longest sequence leaves after a prompt.
+
+        Args:
+            prompt: A string, or token ids.
+
+        Raises:
+            UsageError: It cannot be read.
+        """
+        return self.context - len(prompt_ids(prompt, self._tokenizer, self.vocabulary))
 
     def stream(self, prompts: Sequence[Any], **settings: Any) -> Iterator[TokenEvent]:
         """As `generate`, token by token: each is known before the next step is computed.

@@ -110,6 +110,11 @@ class Row:
                 f"the request stops at {brief(texts[0])}, and the generator has no tokenizer; allowed: token ids; "
                 "remedy: TextGenerator(…, tokenizer=…)"
             )
+        unknown = [each for each in request.stop if not isinstance(each, str) and not 0 <= each < vocabulary]
+        if unknown:
+            raise UsageError(
+                f"the request stops at the token {unknown[0]}; allowed: 0 to {vocabulary - 1}, the network's vocabulary"
+            )
         size = len(ids) + request.max_new_tokens
         if size > context:
             raise UsageError(

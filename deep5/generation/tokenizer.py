@@ -40,6 +40,9 @@ class VocabularyTokenizer:
     Args:
         vocabulary: A vocabulary, as `deep5.training.datasets.text_files.vocabulary_of` gives it.
 
+    Raises:
+        UsageError: It is none.
+
     >>> from deep5.training.datasets.text_files import vocabulary_of
     >>> tokenizer = VocabularyTokenizer(vocabulary_of("letters", ["hello"], "characters", None))
     >>> tokenizer.encode("hole"), tokenizer.decode([1, 3, 2, 0])
@@ -52,6 +55,11 @@ tokens, such as 'e', 'h', 'l', 'o'; remedy: leave it out
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        if not all(hasattr(vocabulary, part) for part in ("tokens", "words", "numbers")):
+            raise UsageError(
+                f"vocabulary: got {brief(vocabulary)}; allowed: that of a data set of text, such as "
+                "d5.datasets.docstrings().train.vocabulary"
+            )
         self._vocabulary = vocabulary
 
     def encode(self, text: str) -> list[int]:

@@ -12,7 +12,7 @@ from deep5.core.errors import NetworkError
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["LOSSES", "Labels", "ignored_label", "label_inputs", "open_losses", "weighs_otherwise"]
+__all__ = ["LOSSES", "Labels", "ignored_label", "label_inputs", "open_losses", "source_of", "weighs_otherwise"]
 
 LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 # Operators that keep all elements of their first input. (A Cast to fewer bits may turn an invalid label into a class.)
@@ -66,7 +66,7 @@ def label_inputs(network: Network) -> list[Labels]:
     for node in network.nodes:
         if node.op_type not in LOSSES or node.domain:
             continue
-        scores, label = node.inputs[0], _source(node.inputs[1])
+        scores, label = node.inputs[0], source_of(node.inputs[1])
         classes = scores.shape[1] if scores is not None and scores.shape is not None else None
         if label is not None and label.name in positions and isinstance(classes, int):
             name = str(label.name)
@@ -96,7 +96,7 @@ def open_losses(network: Network) -> list[ir.Node]:
     graph, found = network.model.graph, []
     for node in graph.all_nodes():
         if node.op_type in LOSSES and not node.domain:
-            label = _source(node.inputs[1]) if node.graph is graph else None
+            label = source_of(node.inputs[1]) if node.graph is graph else None
             if label is None or label.name not in names:
                 found.append(node)
     return found
@@ -127,7 +127,7 @@ def weighs_otherwise(network: Network, loss: str) -> str | None:
     return None
 
 
-def _source(value: ir.Value | None) -> ir.Value | None:
+def source_of(value: ir.Value | None) -> ir.Value | None:
     """The source of a value's elements before reshapes and casts; None if a value on the way is not an integer."""
     while value is not None and value.dtype is not None and value.dtype.is_integer():
         node = value.producer()

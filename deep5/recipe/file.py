@@ -19,6 +19,7 @@ from deep5.core.synonyms import nearest
 from deep5.recipe.opened_files import forget_opened_by, noting
 from deep5.recipe.own_code import imports_own
 from deep5.recipe.own_modules import importable
+from deep5.recipe.wrong_call import wrong_call
 
 __all__ = ["named_in_file", "read_recipe_file"]
 
@@ -146,6 +147,8 @@ def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
 
         raise MissingDependency(f"{_at(error, path)}{missing_dependency(f'the {what}', error)}") from error
     except Exception as error:
+        if (wrong := wrong_call(error, str(path), source)) is not None:
+            raise RecipeError(f"{_at(error, path)}{wrong}") from error
         raise RecipeError(
             f"{_at(error, path)}the {what} raised {described(error)}; allowed: a file that can be run; "
             "remedy: --debug shows where"

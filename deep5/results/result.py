@@ -174,6 +174,15 @@ class Result:
             return {}
 
 
+def _inside(path: Path) -> str:
+    """The remedy where a folder of result folders was named."""
+    try:
+        found = max((file.parent for file in path.glob(f"*/{RESULT}")), default=None, key=lambda each: each.name)
+    except OSError:
+        return ""
+    return "" if found is None else f"; remedy: one of those inside, such as {found}"
+
+
 def load(path: str | Path, *, root: str | Path | None = None) -> Result:
     """Read a result folder.
 
@@ -190,7 +199,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
         document = read_json(file, root=root)
     except NotThere as error:
         raise UsageError(
-            f"{path} is not a result folder: it holds no {RESULT}; allowed: a folder that a run wrote"
+            f"{path} is not a result folder: it holds no {RESULT}; allowed: a folder that a run wrote{_inside(path)}"
         ) from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:

@@ -14,7 +14,7 @@ from deep5.run.assemble_executor import device_of, framework_of
 from deep5.run.assemble_network import network_part
 from deep5.run.assemble_optimizer import events_of, float16_warnings, make_optimizer
 from deep5.run.assemble_samples import samplers, splits_of
-from deep5.run.record import observers_of
+from deep5.run.record import check_metrics, observers_of
 from deep5.run.weights import prepared
 
 __all__ = ["check_made"]
@@ -34,10 +34,10 @@ def check_made(experiment: Experiment) -> list[str]:
     """
     with contained():
         observers_of(experiment)
-        return _checked(experiment.parts)
+        return _checked(experiment, experiment.parts)
 
 
-def _checked(parts: Parts) -> list[str]:
+def _checked(experiment: Experiment, parts: Parts) -> list[str]:
     from deep5.core.seeds import derive_seed
     from deep5.training.downloads import DataMissing, nothing_fetched
     from deep5.training.trainer import check_names
@@ -69,6 +69,7 @@ def _checked(parts: Parts) -> list[str]:
             check_names(network)
         except Deep5Error as error:
             raise RecipeError(f"{parts['model'].where}'model': {error}") from error
+        check_metrics(experiment, network)
         notes = float16_warnings(network, optimizer)
         samplers(parts, network, found.own, splits(), derive_seed(seed, "order"), None)
     except RecipeError as error:

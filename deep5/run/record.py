@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["CLOCK", "RunRecord", "observers_of", "thread_pools"]
+__all__ = ["CLOCK", "RunRecord", "check_metrics", "observers_of", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
 """The clock of a run's times."""
@@ -328,6 +328,20 @@ def observers_of(experiment: Experiment) -> list[Observer]:
         RecipeError: A metric returns none.
     """
     return [_observer(metric, experiment.metrics_at) for metric, _ in experiment.metrics]
+
+
+def check_metrics(experiment: Experiment, network: Any) -> None:
+    """Check that the network of a training recipe has what its metrics read.
+
+    Raises:
+        RecipeError: Of several metrics, it names the one that does not fit.
+    """
+    for (metric, _), observer in zip(experiment.metrics, observers_of(experiment), strict=True):
+        try:
+            with contained():
+                observer.check_network(network)
+        except Deep5Error as error:
+            raise RecipeError(f"{experiment.metrics_at}the metric {metric.name!r}: {error}") from error
 
 
 def _observer(metric: Metric, where: str) -> Observer:

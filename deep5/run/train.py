@@ -21,7 +21,7 @@ from deep5.recipe.experiment import Experiment
 from deep5.results.table import NATIVE
 from deep5.run.description import description_of
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
-from deep5.run.record import CLOCK, RunRecord
+from deep5.run.record import CLOCK, RunRecord, check_metrics
 from deep5.run.sample_saver import SampleSaver
 from deep5.run.workload import Options
 
@@ -66,6 +66,7 @@ def train(
     values, quiet = experiment.values, options.quiet
     parts = assemble(experiment.parts, ranks)
     network, epochs = parts.executor.network, values["epochs"]
+    check_metrics(experiment, network)
     init = initial_weights(experiment.parts["init"])
     kinds = {type(event) for event in parts.events}
     keeper, requested = _keeper(parts.events, options.checkpointer)

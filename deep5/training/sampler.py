@@ -50,10 +50,14 @@ class Sampler(ABC):
     ) -> None:
         given: object = dataset
         if not isinstance(given, Dataset):
-            stream = "; remedy: the sampler 'stream'" if isinstance(given, StreamDataset) else ""
+            from deep5.training.reinforcement.environment import Environment
+
+            remedy = "; remedy: the sampler 'stream'" if isinstance(given, StreamDataset) else ""
+            if isinstance(given, Environment):
+                remedy = "; remedy: the samplers 'episodes' and 'replay', and 'validation_sampler': None"
             raise UsageError(
-                f"got a {type(given).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
-                f"what a data set's function returns{stream}"
+                f"got {type(given).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of what a "
+                f"data set's function returns{remedy}"
             )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.transforms = seeded(transforms, seed)

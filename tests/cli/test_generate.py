@@ -68,6 +68,15 @@ def test_what_cannot_be_continued_is_an_error(
     assert message in answer.err
 
 
+def test_without_a_number_there_are_as_many_tokens_as_fit(trained: Path, deep5: Command) -> None:
+    answer = deep5("generate", str(trained), PROMPT, "--json")
+    assert answer.status == 0, answer.err
+    assert len(json.loads(answer.out)["tokens"]) == 32 - len(PROMPT)
+    answer = deep5("generate", str(trained.parent), PROMPT)
+    assert answer.status == 2
+    assert f"allowed: a folder that a run wrote; remedy: one of those inside, such as {trained}" in answer.err
+
+
 def test_another_network_has_no_generator(tmp_path: Path) -> None:
     folder = execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path).folder
     with pytest.raises(UsageError, match="the network 'lenet' has no form with a cache"):

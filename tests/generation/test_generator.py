@@ -312,6 +312,13 @@ def test_arguments_are_checked() -> None:
         made().generate("text")
     with pytest.raises(UsageError, match="context: got 25; allowed: None, or 2 to 24"):
         made(context=25)
+    with pytest.raises(UsageError, match=r"tokenizer: got 3; allowed: None, or an object with encode\(text\) and"):
+        made(tokenizer=3)
+    with pytest.raises(UsageError, match=r"vocabulary: got \['a'\]; allowed: that of a data set of text"):
+        d5.VocabularyTokenizer(["a"])  # type: ignore[arg-type]
+    (failed,) = made().generate([[1]], max_new_tokens=2, stop=[10_000])
+    assert "the request stops at the token 10000; allowed: 0 to " in str(failed.error)
+    assert made().room([1, 2]) == 22
     with pytest.raises(UsageError, match="granularity: got 0"):
         made(granularity=0)
     with pytest.raises(UsageError, match="framework: got None with a network"):

@@ -308,13 +308,27 @@ def test_a_check_refuses_what_a_run_refuses_and_nothing_else(more: str, message:
         assert (answer.status, message in answer.err) == (2 if message else 0, True), answer.err
 
 
-def test_a_metric_that_does_not_fit_is_refused_before_an_epoch_is_trained_for_nothing(deep5: Command) -> None:
-    Path("own.py").write_text(BASE.replace("MORE", "").replace("(d5.TestAccuracy(), None)", "(d5.TopK(4), None)"))
-    answer = deep5("run", "own.py", "--quiet")
-    assert answer.status == 3
-    assert "top_k with k=4 of a network of 3 classes; allowed: 1 to 3" in answer.err
-    (folder,) = result_folders("results")
-    assert "epoch_start" not in (folder / "events.mllog").read_text()
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("TopK(4)", "the metric 'top_k': top_k with k=4 of a network of 3 classes; allowed: 1 to 3"),
+        ("F1(positive=3)", "the metric 'f1': f1 with positive=3 of a network of 3 classes; allowed: 0 to 2"),
+        ("ROCAUC(scores='logit')", "the metric 'roc_auc': unknown output 'logit'; allowed: logits, loss; did you mean"),
+        ("WordErrorRate()", "the metric 'word_error_rate': unknown input 'target'; allowed: input, label"),
+        ("LabelErrorRate()", "the metric 'label_error_rate': unknown output 'log_probabilities'; allowed: logits"),
+        ("MeanAveragePrecision()", "the network has no output 'predicted_boxes'; it has logits, loss; remedy: a det"),
+        ("TrainingLoss(output='cost')", "the metric 'training_loss': unknown output 'cost'; allowed: logits, loss"),
+        ("LatencyPercentile(99)", "the metric 'latency_percentile': a training serves no load; allowed: in recipes"),
+        ("TopK(k=3, logit='logits')", "d5.TopK got the argument 'logit'; allowed: k, logits, label; did you mean"),
+        ("TopK(1, 2, 3, 4, 5)", "d5.TopK takes"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused_before_a_run(metric: str, message: str, deep5: Command) -> None:
+    Path("own.py").write_text(BASE.replace("MORE", "").replace("(d5.TestAccuracy(), None)", f"(d5.{metric}, None)"))
+    for command in ("check", "run"):
+        answer = deep5(command, "own.py", "--quiet")
+        assert (answer.status, message in answer.err) == (2, True), answer.err
+    assert not Path("results").exists()
 
 
 def test_a_run_is_of_another_hash_where_a_fixed_group_differs(deep5: Command) -> None:

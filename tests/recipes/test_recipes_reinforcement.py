@@ -96,6 +96,7 @@ def test_the_full_size_reaches_its_goal(name: str, framework: str, tmp_path: Pat
         ({"accumulate": 2}, "'accumulate' is 2, and an agent learns from each batch"),
         ({"train_sampler": "shuffle", "train_sampler_kwargs": {}}, "allowed: .*environment|Environment"),
         ({"test_transforms": ["flip"], "validation_sampler": "ordered"}, "allowed: none of an environment"),
+        ({"validation_sampler": "ordered"}, "got Environment as a data set; .*'validation_sampler': None"),
         ({"model_kwargs": {"features": 3}}, "data set and network do not fit: samples 'input'"),
         ({"model_kwargs": {"actions": 3}}, "has 2 actions; remedy: model_kwargs"),
         ({"dataset_kwargs": {"name": "Pole-v7"}}, "the environment 'Pole-v7' cannot be made"),

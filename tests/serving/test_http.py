@@ -286,7 +286,15 @@ def test_a_result_is_served_with_its_trained_network(tmp_path: Path) -> None:
         (("digits_lenet", "--timeout", "0"), "--timeout 0; allowed: seconds above 0, to 1e+06, such as 60"),
         (("digits_lenet", "--name", "a/b"), "the model's name is 'a/b'; allowed: letters, digits, _, . and -"),
         (("digits_lenet", "--framework", "pytroch"), "unknown framework 'pytroch'"),
-        (("digits_lenet", "--framework", "reference", "--host", "203.0.113.7"), "cannot listen at 203.0.113.7"),
+        (
+            ("digits_lenet", "--framework", "reference", "--host", "203.0.113.7"),
+            "cannot listen at 203.0.113.7, port 8000: Cannot assign requested address; allowed: an address of this "
+            "machine; remedy: --host 127.0.0.1",
+        ),
+        (
+            ("digits_lenet", "--framework", "reference", "--host", "host.invalid", "--port", "0"),
+            "allowed: an address of this machine; remedy: --host 127.0.0.1",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused(deep5: Command, words: tuple[str, ...], message: str) -> None:

@@ -125,6 +125,7 @@ def test_a_request_that_does_not_fit_is_refused(document: Any, message: str) -> 
         (b"\xff", None, "the body is no JSON"),
         (b"{", None, "the body is no JSON"),
         (b"[" * 100_000, None, "the body is no JSON"),
+        (b'{"inputs": [{"data": [NaN]}]}', None, "the body is no JSON: NaN is no number of JSON; remedy: binary data"),
         (b"{}", "3", "is '3'; allowed: 0 to 2, the length of the body"),
         (b"{}", "-1", "is '-1'; allowed: 0 to 2"),
         (b"{}", "9" * 5000, "allowed: 0 to 2"),

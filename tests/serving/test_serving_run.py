@@ -15,9 +15,11 @@ import pytest
 import deep5 as d5
 from command import Command
 from deep5.audit import audit
+from deep5.bench.serving import http_server
 from deep5.bench.serving.model import ServedModel, served_network
 from deep5.bench.serving.plan import ServingPlan
 from deep5.bench.serving.records import REQUESTS, Request, ServedLoad, read_requests
+from deep5.bench.serving.system import BatchServer
 from deep5.core.errors import RecipeError, RunFailed, ShapeError, UsageError
 from deep5.core.metric import Metric
 from deep5.recipe.recipe import Recipe, load_recipe
@@ -417,6 +419,76 @@ def test_a_row_that_does_not_fit_is_named(row: dict[str, Any], message: str) -> 
     assert model.fault(row) == message
     with pytest.raises(ShapeError):
         model.warm_up(row)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (d5.networks.ssd(classes=3), ["input"]),
+        (d5.networks.center_net(classes=3), ["input"]),
+        (d5.networks.policy_network(features=4, actions=2), ["input"]),
+        (d5.networks.dlrm(tables=(5, 6)), ["numeric", "categories"]),
+    ],
+    ids=["ssd", "center_net", "policy_network", "dlrm"],
+)
+def test_what_only_the_loss_needs_is_no_part_of_a_request(network: d5.Network, inputs: list[str]) -> None:
+    served = served_network(network)
+    assert list(served.inputs) == inputs
+    row = {name: np.zeros(spec.shape[1:], spec.dtype) for name, spec in served.inputs.items()}
+    executors = [d5.framework("reference").executor(each) for each in (served, network)]
+    (answer,) = ServedModel(executors[0], name="one", max_batch=1).run([row])
+    rest = {
+        name: np.zeros([size if isinstance(size, int) else 1 for size in spec.shape], spec.dtype)
+        for name, spec in network.inputs.items()
+        if name not in served.inputs
+    }
+    whole = executors[1].inference({**rest, **{name: array[None] for name, array in row.items()}})
+    for name, array in answer.items():
+        assert np.array_equal(array, d5.to_numpy(whole[name])[0])
+
+
+@pytest.mark.parametrize(
+    ("network", "name", "wrong", "message"),
+    [
+        (
+            d5.networks.gpt(vocabulary=9, length=4, width=8, heads=1, layers=1),
+            "input",
+            [0, 8, -1, 0],
+            "input 'input' has the element -1; allowed: 0 to 8",
+        ),
+        (
+            d5.networks.gpt(vocabulary=9, length=4, width=8, heads=1, layers=1),
+            "input",
+            [0, 8, 9, 0],
+            "input 'input' has the element 9; allowed: 0 to 8",
+        ),
+        (
+            d5.networks.dlrm(tables=(5, 6)),
+            "categories",
+            [5, 5],
+            "input 'categories' has the element 5 in column 0; allowed: 0 to 4",
+        ),
+    ],
+    ids=["negative", "too large", "a column"],
+)
+def test_a_token_that_the_table_does_not_have_does_not_fit(
+    network: d5.Network, name: str, wrong: list[int], message: str
+) -> None:
+    model = ServedModel(d5.framework("reference").executor(served_network(network)), name="one", max_batch=1)
+    row = {key: np.zeros(spec.shape, spec.dtype) for key, spec in model.inputs.items()}
+    assert model.fault(row) is None
+    row[name] = np.array(wrong)
+    assert model.fault(row) == message
+    testclient = pytest.importorskip("starlette.testclient")
+    tensors = [
+        {"name": key, "shape": [1, *array.shape], "datatype": {"f": "FP32", "i": "INT64"}[array.dtype.kind],
+         "data": array.ravel().tolist()}
+        for key, array in row.items()
+    ]  # fmt: skip
+    with BatchServer(model.run, max_batch=1, deadline_s=0.0) as batches:
+        client = testclient.TestClient(http_server.application(model, batches), base_url="http://127.0.0.1")
+        answer = client.post("/v2/models/one/infer", json={"inputs": tensors})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
 def test_a_network_of_one_batch_size_is_padded_to_it() -> None:

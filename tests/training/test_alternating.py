@@ -250,6 +250,8 @@ def test_latent_vectors_belong_to_sample_and_epoch() -> None:
     assert found["input"] is images
     with pytest.raises(UsageError, match="size=0; allowed: an integer of at least 1"):
         d5.DrawLatent(0)
+    with pytest.raises(UsageError, match="count is -1; allowed: an integer of at least 1"):
+        draw.generate(None, -1, 0)
     with pytest.raises(UsageError, match="samples are uint8"):
         draw({"input": np.zeros((2, 3), np.uint8)}, np.arange(2), 0)
 

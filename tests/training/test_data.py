@@ -405,13 +405,11 @@ def test_bad_batch_sizes(size: Any) -> None:
 
 
 def test_a_sampler_of_both_parts_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"got a Splits as a data set; allowed: a d5\.Dataset, such as the part 'train'"
-    ):
+    with pytest.raises(UsageError, match=r"got Splits as a data set; allowed: a d5\.Dataset, such as the part 'train'"):
         d5.OrderedSampler(synthetic(train=4, test=4), 2)  # type: ignore[arg-type]
 
 
 def test_a_stream_names_its_sampler() -> None:
     stream = d5.GeneratorDataset(lambda epoch: iter(()), {"x": d5.TensorSpec(shape=(2,))})
-    with pytest.raises(UsageError, match=r"got a GeneratorDataset as a data set; .*remedy: the sampler 'stream'"):
+    with pytest.raises(UsageError, match=r"got GeneratorDataset as a data set; .*remedy: the sampler 'stream'"):
         d5.ShuffleSampler(stream, 2)  # type: ignore[arg-type]

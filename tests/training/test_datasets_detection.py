@@ -318,6 +318,11 @@ def changed(**parts: np.ndarray) -> Callable[[], d5.ArrayDataset]:
             r"got samples .*; allowed: input \(1 or 3, H, W\), boxes and",
         ),
         (changed(classes=np.array([[1]])), r"the sample 0 has the class 1; allowed: the 1 classes that have a name"),
+        (
+            changed(boxes=np.array([[[1.0, 1, 4, 9]]])),
+            r"the sample 0 has the box \[1.0, 1.0, 4.0, 9.0\]; allowed: left, .* within 8 x 8 pixels, with right above",
+        ),
+        (changed(boxes=np.array([[[4.0, 1, 4, 5]]])), r"the sample 0 has the box \[4.0, 1.0, 4.0, 5.0\]; allowed"),
         (lambda: d5.datasets.digits(limit=10).train, r"got samples input float32\[1, 28, 28\], label int64\[\]"),
     ],
 )

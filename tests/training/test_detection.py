@@ -236,7 +236,8 @@ def test_two_objects_of_a_class_keep_their_peaks() -> None:
 
 
 def test_centers_on_the_border_belong_to_the_last_cell() -> None:
-    made = d5.DrawCenters(classes=1)(sample([[28, 28, 36, 36]], [0]), None, 0)
+    # A hundredth of a pixel is rounding.
+    made = d5.DrawCenters(classes=1)(sample([[31.99, 31.99, 32.01, 32.01]], [0]), None, 0)
     assert np.argwhere(made["heat_targets"][0, 0] == 1).tolist() == [[7, 7]]
 
 
@@ -262,6 +263,8 @@ def test_targets_have_the_stated_specs(make: type) -> None:
         ),
         ({"boxes": np.array([[[4.0, 4, 4, 9]]])}, r"got the box \[4.0, 4.0, 4.0, 9.0\]; allowed: left, top, right"),
         ({"boxes": np.array([[[4.0, 4, np.nan, 9]]])}, r"got the box \[4.0, 4.0, nan, 9.0\]"),
+        ({"boxes": np.array([[[4.0, 4, 32.5, 9]]])}, r"got the box \[4.0, 4.0, 32.5, 9.0\]; .* in pixels from 0 to 32"),
+        ({"boxes": np.array([[[-0.5, 4, 8, 9]]])}, r"got the box \[-0.5, 4.0, 8.0, 9.0\]; allowed: left, top, right"),
         ({"boxes": np.zeros((1, 2, 4))}, r"boxes are float64\[2, 4\] and classes int64\[1\]; allowed: \(M, 4\)"),
         ({"classes": np.zeros((1, 1))}, r"classes float64\[1\]; allowed: \(M, 4\) numbers and \(M\) integers"),
         ({"input": np.zeros((1, 1, 36, 36))}, r"allowed: square images, a multiple of 8 wide"),

@@ -207,6 +207,12 @@ def test_what_is_refused() -> None:
         d5.AddNoise(5)({"x": np.zeros((2, 3))}, np.arange(2), 0)
     with pytest.raises(UsageError, match="samples without identities"):
         d5.AddNoise(5)(batch(), None, 0)
+    other = d5.framework("reference").executor(d5.networks.denoiser(image=8, width=4, layers=1, steps=6))
+    with pytest.raises(UsageError, match="the network has 6 steps, and AddNoise 5; allowed: equal numbers"):
+        d5.AddNoise(5).generate(other, 2, 0)
+    for count in (0, -1, 1.5, True):
+        with pytest.raises(UsageError, match=r"count is .*; allowed: an integer of at least 1"):
+            d5.AddNoise(6).generate(other, count, 0)  # type: ignore[arg-type]
     lenet = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
     with pytest.raises(UsageError, match="remedy: the network denoiser"):
         d5.AddNoise(5).generate(lenet, 2, 0)

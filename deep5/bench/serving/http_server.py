@@ -6,6 +6,7 @@ Needs the extra `serving`: Starlette routes the requests, and uvicorn serves the
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -152,6 +153,8 @@ class _Service:
             raise _Refused(408, f"the body did not end within {self._limits.timeout_s:g} s") from error
         inference = decode_request(body, request.headers.get(HEADER), self._model.inputs, self._model.outputs)
         count = len(inference.rows)
+        if (fault := next(filter(None, map(self._model.fault, inference.rows)), None)) is not None:
+            raise _Refused(400, fault)
         if self._waiting + count > self._limits.waiting:
             raise _Refused(
                 503, f"{self._waiting} samples wait, and {count} came; allowed: {self._limits.waiting} at a time"
@@ -337,9 +340,11 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
+            what, remedy = "a free port of this machine", "--port 0"
+            if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+                what, remedy = "an address of this machine", f"--host {LOOPBACK}"
             raise OutputError(
-                f"cannot listen at {host}, port {port}: {reason}; allowed: a free port of this machine; "
-                "remedy: --port 0"
+                f"cannot listen at {host}, port {port}: {reason}; allowed: {what}; remedy: {remedy}"
             ) from error
         yield listener
     finally:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ServedModel", "served_network"]
 
-_LABEL, _LOSS = "label", "loss"
+_LOSS = "loss"
 
 Row = Mapping[str, np.ndarray]
 
 
 def served_network(network: Network) -> Network:
-    """A network without its loss and its labels, which a request does not have.
+    """A network without its loss, and without the inputs that only the loss needs: labels, boxes, targets of an update.
 
     Args:
         network: The network, whose inputs and outputs have the batch as their first dimension.
@@ -37,14 +37,15 @@ def served_network(network: Network) -> Network:
     <Network 'mlp': input float32[N, 4] -> logits float32[N, 2]; 3 nodes, 4 parameters of 23 numbers>
     """
     outputs = [name for name in network.outputs if name != _LOSS]
-    inputs = [name for name in network.inputs if name != _LABEL]
     if not outputs:
         raise NetworkError(
             f"the network {network.model.graph.name!r} has the outputs {', '.join(network.outputs)}; allowed: an "
             "output besides the loss, which is the answer to a request"
         )
-    if set(network.outputs) - set(outputs) or set(network.inputs) - set(inputs):
-        network = network.subnetwork(inputs, outputs)
+    if _LOSS in network.outputs:
+        left = network.with_outputs(outputs).model.graph
+        read = {value.name for value in left.inputs if value.uses() or value.is_graph_output()}
+        network = network.subnetwork([name for name in network.inputs if name in read], outputs)
     for name, spec in {**network.inputs, **network.outputs}.items():
         if spec.collection or not spec.ranked or not spec.shape:
             raise NetworkError(f"{name!r} is {spec}; allowed: tensors with the batch as their first dimension")
@@ -92,6 +93,9 @@ class ServedModel:
                 f"{min(fixed)}; remedy: max_batch={min(fixed)}, or a network with a free batch dimension"
             )
         self.max_batch = max_batch
+        from deep5.networks.tables import table_inputs  # it loads onnx
+
+        self._tables = table_inputs(network)
         self.sizes = (min(fixed),) if fixed else batch_sizes(max_batch)
         self.inputs = {key: replace(spec, shape=spec.shape[1:]) for key, spec in network.inputs.items()}
         self.outputs = {key: replace(spec, shape=spec.shape[1:]) for key, spec in network.outputs.items()}
@@ -110,7 +114,7 @@ class ServedModel:
                 return f"the input {name!r} is missing; allowed: {name} {spec}"
             if (found := spec.mismatch(row[name].shape, row[name].dtype.name)) is not None:
                 return f"input {name!r}: {found}"
-        return None
+        return next(filter(None, (table.fault(row) for table in self._tables)), None)
 
     def warm_up(self, row: Row) -> None:
         """Run a batch of every size, before the clock starts.

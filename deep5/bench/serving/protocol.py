@@ -126,7 +126,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
             raise RequestError(f"{HEADER} is {header_length!r:.40}; allowed: 0 to {len(body)}, the length of the body")
         length = int(header_length)
     try:
-        document = json.loads(body[:length].decode("utf-8"))
+        document = json.loads(body[:length].decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise RequestError(
             f"the body is no JSON: {str(error)[:200]}; allowed: a request of KServe's protocol"
@@ -134,6 +134,11 @@ def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
     if not isinstance(document, dict):
         raise RequestError(f"the body is {brief(document)}; allowed: an object with 'inputs'")
     return document, memoryview(body)[length:]
+
+
+def _no_number(text: str) -> None:
+    """Python reads NaN, Infinity and -Infinity, which JSON does not have."""
+    raise ValueError(f"{text} is no number of JSON; remedy: binary data")
 
 
 def _listed(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

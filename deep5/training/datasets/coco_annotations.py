@@ -10,11 +10,9 @@ from typing import Any
 
 from deep5.core.arguments import is_finite, is_whole
 from deep5.core.errors import UsageError, brief
+from deep5.training.detection.boxes import ROOM
 
 __all__ = ["AnnotatedImage", "AnnotationFile", "read_annotations"]
-
-# COCO rounds coordinates to hundredths of a pixel.
-_ROOM = 0.01 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +131,7 @@ def _box(where: str, box: Any, image: AnnotatedImage) -> list[float]:
     x, y, width, height = map(float, box)
     if width <= 0 or height <= 0:
         raise UsageError(f"{where}: the bbox {box} has no area; allowed: a width and a height above 0")
-    if x < -_ROOM or y < -_ROOM or x + width > image.width + _ROOM or y + height > image.height + _ROOM:
+    if x < -ROOM or y < -ROOM or x + width > image.width + ROOM or y + height > image.height + ROOM:
         raise UsageError(
             f"{where}: the bbox {box} is outside its image; allowed: x, y, width and height within {image.width} x "
             f"{image.height} pixels"

@@ -14,6 +14,7 @@ from deep5.core.errors import OutputError, UsageError
 from deep5.core.files import exists, write_atomically
 from deep5.core.plugins import missing_dependency
 from deep5.training.dataset import Dataset
+from deep5.training.detection.boxes import are_inside
 
 __all__ = ["write_coco"]
 
@@ -72,6 +73,12 @@ def write_coco(data: Dataset, path: str | Path, *, names: Sequence[str]) -> None
                     raise UsageError(
                         f"write_coco: the sample {number} has the class {category}; allowed: the {len(names)} classes "
                         "that have a name"
+                    )
+                if not are_inside(np.array([left, top, right, bottom]), width, height):
+                    raise UsageError(
+                        f"write_coco: the sample {number} has the box {[left, top, right, bottom]}; allowed: left, "
+                        f"top, right and bottom within {width} x {height} pixels, with right above left and bottom "
+                        "above top"
                     )
                 box = [left, top, right - left, bottom - top]
                 annotations.append(

@@ -8,7 +8,31 @@ import numpy as np
 
 from deep5.networks.zoo.anchors import VARIANCES
 
-__all__ = ["decoded", "encoded", "intersection_over_union"]
+__all__ = ["ROOM", "are_inside", "decoded", "encoded", "intersection_over_union"]
+
+ROOM = 0.01 + 1e-9
+"""How far a box may be outside its image: COCO rounds coordinates to hundredths of a pixel."""
+
+
+def are_inside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
+    """Whether each box has finite sides and an area, and is within its image, up to a hundredth of a pixel.
+
+    Args:
+        boxes: Shape (…, 4).
+        width: Of the image.
+        height: Likewise.
+
+    Returns:
+        bool, shape (…).
+
+    >>> import numpy as np
+    >>> are_inside(np.array([[0, 0, 64, 64], [60, 60, 65, 64], [5, 5, 5, 9]]), 64, 64)
+    array([ True, False, False])
+    """
+    begin, end = boxes[..., :2], boxes[..., 2:]
+    far = (end <= np.array([width, height]) + ROOM).all(axis=-1) & (begin >= -ROOM).all(axis=-1)
+    found: np.ndarray = far & (end > begin).all(axis=-1) & np.isfinite(boxes).all(axis=-1)
+    return found
 
 
 def intersection_over_union(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from deep5.core.errors import UsageError, brief
 from deep5.core.tensors import TensorSpec
 from deep5.networks.zoo.anchors import SCALES, STRIDES, anchor_boxes, check_scales
-from deep5.training.detection.boxes import encoded
+from deep5.training.detection.boxes import are_inside, encoded
 from deep5.training.detection.matching import matched
 from deep5.training.transforms.transform import described, image
 
@@ -47,7 +47,8 @@ class _Targets(ABC):
             epoch: Not used.
 
         Raises:
-            UsageError: A part is missing or has another shape, a class is not below `classes`, or a box has no area.
+            UsageError: A part is missing or has another shape, a class is not below `classes`, or a box has no area or
+                is not within its image.
         """
         specs = {name: TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)) for name, array in inputs.items()}
         side = self._side(specs)
@@ -57,11 +58,11 @@ class _Targets(ABC):
                 f"{self._name}: got an object of class {classes.max()}; allowed: 0 to {self.classes - 1}, and -1 for "
                 f"no object; remedy: classes={classes.max() + 1} here and in the network"
             )
-        wrong = (classes >= 0) & ~((boxes[..., 2:] > boxes[..., :2]).all(axis=-1) & np.isfinite(boxes).all(axis=-1))
+        wrong = (classes >= 0) & ~are_inside(boxes, side, side)
         if wrong.any():
             raise UsageError(
-                f"{self._name}: got the box {boxes[wrong][0].tolist()}; allowed: left, top, right and bottom, with "
-                "right above left and bottom above top"
+                f"{self._name}: got the box {boxes[wrong][0].tolist()}; allowed: left, top, right and bottom in pixels "
+                f"from 0 to {side}, with right above left and bottom above top"
             )
         return {**inputs, **self.targets(side, boxes, classes)}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, numpy_dtype, to_numpy
@@ -132,7 +133,8 @@ class AddNoise(RandomTransform):
             float64, shape (count, …), from 0 to 1.
 
         Raises:
-            UsageError: The network has other inputs or outputs, or its output is not finite.
+            UsageError: The network has other inputs or outputs or other steps, its output is not finite, or an argument
+                is out of range.
 
         References:
             Ho, Jain and Abbeel, 2020, algorithm 2 and equations 7, 11 and 15.
@@ -143,6 +145,15 @@ class AddNoise(RandomTransform):
                 f"AddNoise.generate: the network has the inputs {', '.join(executor.network.inputs)} and the outputs "
                 f"{', '.join(executor.network.outputs)}; allowed: {self.part}, time and noise, and predicted_noise; "
                 "remedy: the network denoiser"
+            )
+        if not is_whole(count) or count < 1:
+            raise UsageError(f"AddNoise.generate: count is {brief(count)}; allowed: an integer of at least 1")
+        from deep5.networks.tables import table_inputs  # it loads onnx
+
+        known = next((each.rows for each in table_inputs(executor.network) if each.name == "time"), self.steps)
+        if known != self.steps:
+            raise UsageError(
+                f"AddNoise.generate: the network has {known} steps, and AddNoise {self.steps}; allowed: equal numbers"
             )
         left, dtype, shape = remaining_signal(self.steps), numpy_dtype(spec.dtype), (count, *spec.shape[1:])
         feed = {"noise": np.zeros(shape, dtype)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, numpy_dtype, to_numpy
@@ -90,8 +91,11 @@ class DrawLatent(RandomTransform):
             float64, shape (count, …).
 
         Raises:
-            UsageError: The network has other inputs or outputs, or its images are not finite.
+            UsageError: The network has other inputs or outputs, its images are not finite, or an argument is out of
+                range.
         """
+        if not is_whole(count) or count < 1:
+            raise UsageError(f"DrawLatent.generate: count is {brief(count)}; allowed: an integer of at least 1")
         inputs, outputs = executor.network.inputs, executor.network.outputs
         if not {self.part, "latent"} <= inputs.keys() or "generated" not in outputs:
             raise UsageError(
