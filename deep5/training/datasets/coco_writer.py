@@ -56,7 +56,7 @@ def write_coco(data: Dataset, path: str | Path, *, names: Sequence[str]) -> None
         raise UsageError(f"write_coco: got samples {got}; allowed: input (1 or 3, H, W), boxes and classes")
     if exists(path):
         raise OutputError(f"write_coco: {path} exists; remedy: another path")
-    height, width = shape[1:]
+    height, width = map(int, shape[1:])
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     try:
