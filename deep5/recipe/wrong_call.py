@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deep5.core.errors import suggestion
+from deep5.core.python_source import parse
 
 __all__ = ["wrong_call"]
 
@@ -43,7 +44,7 @@ def wrong_call(error: BaseException, file: str, source: bytes) -> str | None:
     if frame.f_code.co_filename != file:  # raised further inside, where the arguments are not the file's
         return None
     begin_line, end_line, begin, end = list(frame.f_code.co_positions())[step.tb_lasti // 2]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         place = (getattr(node, name, None) for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"))
         if isinstance(node, ast.Call) and (*place,) == (begin_line, end_line, begin, end):
             return _explained(node, {**frame.f_globals, **frame.f_locals}, message)
