@@ -135,6 +135,7 @@ def test_a_strided_input_whose_memory_does_not_do_is_copied() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # PyTorch's own call
 def test_under_compile_a_strided_input_is_taken_as_it_lies_too() -> None:
     run, x = TORCH.operator(Lies()), table()
     compiled = torch.compile(lambda x: run(x.t() + 1)[0] + run(x[::2, 1::3].t())[0].sum(), fullgraph=True)
