@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,10 +36,10 @@ def wrong_call(error: BaseException, file: str, source: bytes) -> str | None:
     message = str(error)
     if type(error) is not TypeError or _CALLS.search(message) is None or error.__traceback__ is None:
         return None
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     step = error.__traceback__
     while step.tb_next is not None:
         step = step.tb_next
+    frame = step.tb_frame
     if frame.f_code.co_filename != file:  # raised further inside, where the arguments are not the file's
         return None
     begin_line, end_line, begin, end = list(frame.f_code.co_positions())[step.tb_lasti // 2]

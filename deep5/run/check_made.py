@@ -14,7 +14,7 @@ from deep5.run.assemble_executor import device_of, framework_of
 from deep5.run.assemble_network import network_part
 from deep5.run.assemble_optimizer import events_of, float16_warnings, make_optimizer
 from deep5.run.assemble_samples import samplers, splits_of
-from deep5.run.record import check_metrics, observers_of
+from deep5.run.observers import check_metrics, observers_of
 from deep5.run.weights import prepared
 
 __all__ = ["check_made"]

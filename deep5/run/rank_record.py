@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, RunFailed
-from deep5.run.record import observers_of
+from deep5.run.observers import observers_of
 
 if TYPE_CHECKING:
     from deep5.recipe.experiment import Experiment

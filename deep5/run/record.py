@@ -12,16 +12,17 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, contained, described
+from deep5.core.errors import Deep5Error, OutputError, RunFailed, contained, described
 from deep5.core.metric import Metric, Observer
 from deep5.results.clock import Session, now
+from deep5.run.observers import observers_of
 
 if TYPE_CHECKING:
     from deep5.recipe.experiment import Experiment
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["CLOCK", "RunRecord", "check_metrics", "observers_of", "thread_pools"]
+__all__ = ["CLOCK", "RunRecord", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
 """The clock of a run's times."""
@@ -319,47 +320,6 @@ class RunRecord:
         self.folder.write_result(document)
         self.document = document
         return load(self.folder.path)
-
-
-def observers_of(experiment: Experiment) -> list[Observer]:
-    """A fresh observer of each metric, in their order.
-
-    Raises:
-        RecipeError: A metric returns none.
-    """
-    return [_observer(metric, experiment.metrics_at) for metric, _ in experiment.metrics]
-
-
-def check_metrics(experiment: Experiment, network: Any) -> None:
-    """Check that the network of a training recipe has what its metrics read.
-
-    Raises:
-        RecipeError: Of several metrics, it names the one that does not fit.
-    """
-    for (metric, _), observer in zip(experiment.metrics, observers_of(experiment), strict=True):
-        try:
-            with contained():
-                observer.check_network(network)
-        except Deep5Error as error:
-            raise RecipeError(f"{experiment.metrics_at}the metric {metric.name!r}: {error}") from error
-
-
-def _observer(metric: Metric, where: str) -> Observer:
-    try:
-        with contained():
-            observer: Any = metric.observer()
-    except Exception as error:
-        raise RecipeError(
-            f"{where}the metric {metric.name!r} created no observer: {described(error)}; allowed: a method that "
-            "returns one; remedy: --debug shows where"
-        ) from error
-    if not isinstance(observer, Observer):
-        got = type(observer).__name__
-        raise RecipeError(
-            f"{where}the metric {metric.name!r} returned a {got} as its observer; allowed: an object of "
-            "a class that extends deep5.core.metric.Observer"
-        )
-    return observer
 
 
 def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:

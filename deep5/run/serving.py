@@ -18,7 +18,8 @@ from deep5.core.progress import Ongoing
 from deep5.core.seeds import derive_seed
 from deep5.recipe.part import Parts, where_of
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
-from deep5.run.record import CLOCK, RunRecord, observers_of
+from deep5.run.observers import observers_of
+from deep5.run.record import CLOCK, RunRecord
 from deep5.run.workload import Options, Timed
 
 if TYPE_CHECKING:

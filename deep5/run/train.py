@@ -21,7 +21,8 @@ from deep5.recipe.experiment import Experiment
 from deep5.results.table import NATIVE
 from deep5.run.description import description_of
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
-from deep5.run.record import CLOCK, RunRecord, check_metrics
+from deep5.run.observers import check_metrics
+from deep5.run.record import CLOCK, RunRecord
 from deep5.run.sample_saver import SampleSaver
 from deep5.run.workload import Options
 

@@ -153,7 +153,7 @@ class _Service:
             raise _Refused(408, f"the body did not end within {self._limits.timeout_s:g} s") from error
         inference = decode_request(body, request.headers.get(HEADER), self._model.inputs, self._model.outputs)
         count = len(inference.rows)
-        if (fault := next(filter(None, map(self._model.fault, inference.rows)), None)) is not None:
+        if (fault := next(filter(None, map(self._model.unknown_element, inference.rows)), None)) is not None:
             raise _Refused(400, fault)
         if self._waiting + count > self._limits.waiting:
             raise _Refused(

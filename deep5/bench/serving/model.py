@@ -84,6 +84,8 @@ class ServedModel:
     """
 
     def __init__(self, executor: GraphExecutor, *, name: str, max_batch: int) -> None:
+        from deep5.networks.tables import table_inputs  # it loads onnx
+
         self._executor, self.name = executor, name
         network = executor.network
         fixed = {spec.shape[0] for spec in network.inputs.values() if isinstance(spec.shape[0], int)}
@@ -93,8 +95,6 @@ class ServedModel:
                 f"{min(fixed)}; remedy: max_batch={min(fixed)}, or a network with a free batch dimension"
             )
         self.max_batch = max_batch
-        from deep5.networks.tables import table_inputs  # it loads onnx
-
         self._tables = table_inputs(network)
         self.sizes = (min(fixed),) if fixed else batch_sizes(max_batch)
         self.inputs = {key: replace(spec, shape=spec.shape[1:]) for key, spec in network.inputs.items()}
@@ -114,6 +114,14 @@ class ServedModel:
                 return f"the input {name!r} is missing; allowed: {name} {spec}"
             if (found := spec.mismatch(row[name].shape, row[name].dtype.name)) is not None:
                 return f"input {name!r}: {found}"
+        return self.unknown_element(row)
+
+    def unknown_element(self, row: Row) -> str | None:
+        """Which token or category of a row no table has, or None; the row fits otherwise.
+
+        Args:
+            row: As for `fault`.
+        """
         return next(filter(None, (table.fault(row) for table in self._tables)), None)
 
     def warm_up(self, row: Row) -> None:
