@@ -26,6 +26,8 @@ _FILE = "dataset.json"
 # Arguments of the digits that read no file; the maximum image size.
 _ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int, "labels": bool}
 _LARGEST_IMAGE = 64
+# The recipe's part that replaces the test samples, next to these arguments.
+_HELD_OUT = "validation"
 # Operators with continuous derivatives: those of LeNet with tanh, the smooth one of deep5's recipes.
 _SMOOTH = {
     "Conv", "AveragePool", "Gemm", "MatMul", "Add", "Mul", "Tanh", "Sigmoid", "Softmax", "Flatten", "Reshape",
@@ -161,16 +163,23 @@ def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any]
         for key, value in arguments.items()
     ):
         return None, ()
-    size = arguments.get("size")
-    return ("digits", tuple(sorted(arguments.items()))) if size is None or size <= _LARGEST_IMAGE else (None, ())
+    size, share = arguments.get("size"), parts.get("validation")
+    if (size is not None and size > _LARGEST_IMAGE) or not (share is None or isinstance(share, float)):
+        return None, ()
+    return "digits", (*sorted(arguments.items()), *([] if share is None else [(_HELD_OUT, share)]))
 
 
 @lru_cache(maxsize=8)
 def _made(arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, dict[str, Any]]:
     """Hash of the data, hash of the split, description."""
     from deep5.training.datasets.uci_digits import digits
+    from deep5.training.held_out import held_out
 
-    splits = digits(**dict(arguments))
+    given = dict(arguments)
+    share = given.pop(_HELD_OUT, None)
+    splits = digits(**given)
+    if share is not None:
+        splits = held_out(splits, share)
     content = hash_of_values([part.content_hash() for part in (splits.train, splits.test)])
     return content, splits.split_hash or content, dict(splits.description)
 

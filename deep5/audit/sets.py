@@ -29,8 +29,8 @@ _OWN = ("training_loss", "step_latency", "wall_clock_time")
 _LEAST = 3
 # Of so many orders (as a logarithm), those of two seeds coincide by chance in one of 10^12 cases.
 _FEW_ORDERS = math.log(1e12)
-# Parts that define a run's data and evaluation.
-_DATA = ("dataset", "validation_sampler", "test_transforms", "train_transforms")
+# Parts that define a run's data and evaluation, or begin the names of such parts: `validation_sampler`, for example.
+_DATA = ("dataset", "validation", "test_transforms", "train_transforms")
 # Parts that determine the network and its initial weights; these too, if it is code of a framework.
 _DRAWN, _NATIVE = ("model", "init", "precision"), ("executor", "framework", "device")
 _UNREPEATABLE = "is another one each time"

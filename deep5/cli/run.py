@@ -44,6 +44,11 @@ __all__ = ["run_command"]
     help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's "
     "process groups with gloo or NCCL, or threads of this process.",
 )
+@click.option(
+    "--follow",
+    metavar="METRIC",
+    help="Append a metric's value to curve.jsonl in the result folder after each epoch, while the run is under way.",
+)
 @click.option("--like", metavar="FOLDER", help="Repeat the run of this result folder, and compare bit by bit.")
 @click.option(
     "--trust",
@@ -59,6 +64,7 @@ def run_command(
     every: str | None,
     ranks: int | None,
     launcher: Any,
+    follow: str | None,
     like: str | None,
     trust: bool,
     debug: bool,
@@ -82,7 +88,9 @@ def run_command(
         how: dict[str, Any] = {"out": out, "quiet": quiet}
         if every is not None:
             how["checkpointer"] = _checkpointer(every)
-        source = _repeated(like, ranks, launcher, **chosen)
+        if follow is not None:
+            how["follow"] = follow
+        source = _repeated(like, ranks, launcher, follow, **chosen)
         if source is not None:
             from deep5.cli.run_again import run_again
 
@@ -120,7 +128,7 @@ def _run(
     return result, 0 if result else 1
 
 
-def _repeated(like: str | None, ranks: int | None, launcher: str | None, **chosen: Any) -> str | None:
+def _repeated(like: str | None, ranks: int | None, launcher: str | None, follow: str | None, **chosen: Any) -> str | None:
     """The stored run to repeat, a folder or an archive; None: a recipe runs.
 
     Raises:
@@ -134,8 +142,8 @@ def _repeated(like: str | None, ranks: int | None, launcher: str | None, **chose
         return None
     if like is not None and recipe is not None:
         raise UsageError(f"RECIPE {recipe!r:.80} and --like are both given; allowed: one of them")
-    given = {**chosen, "set": chosen["settings"], "ranks": ranks, "launcher": launcher}
-    for name in ("framework", "set", "seed", "device", "threads", "init", "ranks", "launcher"):
+    given = {**chosen, "set": chosen["settings"], "ranks": ranks, "launcher": launcher, "follow": follow}
+    for name in ("framework", "set", "seed", "device", "threads", "init", "ranks", "launcher", "follow"):
         if given[name] not in (None, ()):
             raise UsageError(
                 f"--{name} and a stored run are both given; allowed: a run repeated as it was; remedy: RECIPE"

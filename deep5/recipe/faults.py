@@ -39,6 +39,7 @@ __all__ = [
     "scenario_fault",
     "schedules_fault",
     "shapes_fault",
+    "share_fault",
     "text_fault",
     "timeout_fault",
     "transport_fault",
@@ -177,6 +178,13 @@ def positive_fault(value: Any) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
         return None
     return f"is {value!r}; allowed: a number above 0, or None"
+
+
+def share_fault(value: Any) -> str | None:
+    """A fraction above 0 and below 1."""
+    if isinstance(value, float) and 0 < value < 1:
+        return None
+    return f"is {value!r}; allowed: a fraction above 0 and below 1, such as 0.1, or None"
 
 
 def decay_fault(value: Any) -> str | None:

@@ -134,6 +134,12 @@ _TRAINING = {
         default="ordered",
         optional=True,
     ),
+    "validation": Key(
+        meaning="Fraction of the training samples to hold out and to evaluate in place of test samples; None: none.",
+        default=None,
+        optional=True,
+        fault=faults.share_fault,
+    ),
     "train_transforms": Key(meaning="Transforms of training batches, in this order.", kind="transforms", default=()),
     "test_transforms": Key(
         meaning="Transforms of the batches for evaluation, in this order.", kind="transforms", default=()

@@ -96,7 +96,7 @@ def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
 
 
 # Keys that affect the evaluation of a network although neither part of the recipe sets them.
-_EVALUATED = {"init", "validation_sampler", "test_transforms"}
+_EVALUATED = {"init", "validation", "validation_sampler", "test_transforms"}
 
 
 def changes_the_goal(mutable: Mapping[str, Any], names: Iterable[str]) -> bool:

@@ -79,7 +79,7 @@ def assemble(parts: Parts, communicator: Communicator | None = None, *, as_graph
 
     @functools.cache
     def splits() -> Any:
-        return splits_of(parts["dataset"])
+        return splits_of(parts["dataset"], parts["validation"])
 
     # A module's weights may be drawn when its executor is created.
     device = maker.place

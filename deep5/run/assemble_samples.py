@@ -167,16 +167,26 @@ def length(samples: Any) -> int | None:
     return len(samples) if hasattr(samples, "__len__") else None
 
 
-def splits_of(part: Part) -> Any:
+def splits_of(part: Part, validation: Part | None = None) -> Any:
     """The data set of a recipe.
 
+    Args:
+        part: The data set.
+        validation: Fraction of the training samples that takes the place of the test samples; None: none.
+
     Raises:
-        RecipeError: The component returns something else.
+        RecipeError: The component returns something else, or cannot be split.
     """
     from deep5.training.dataset import Splits
+    from deep5.training.held_out import held_out
 
     with Ongoing("preparing the data set"):
         splits = part.made()
     if not isinstance(splits, Splits):
         raise part.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
-    return splits
+    if validation is None or validation.value is None:
+        return splits
+    try:
+        return held_out(splits, validation.value)
+    except UsageError as error:
+        raise RecipeError(f"{where_of(validation, part)}{error}") from error

@@ -52,7 +52,7 @@ def _checked(experiment: Experiment, parts: Parts) -> list[str]:
     @functools.cache
     def splits() -> Any:
         with nothing_fetched():
-            return splits_of(parts["dataset"])
+            return splits_of(parts["dataset"], parts["validation"])
 
     notes: list[str] = []
     try:

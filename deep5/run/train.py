@@ -19,6 +19,7 @@ from deep5.core.errors import CheckpointError, Deep5Error, RecipeError, describe
 from deep5.core.events import Event
 from deep5.recipe.experiment import Experiment
 from deep5.results.table import NATIVE
+from deep5.run.curve import CurveWriter, followed
 from deep5.run.description import description_of
 from deep5.run.load import MachineLoad, load_warnings, timed_goals, timed_metrics
 from deep5.run.observers import check_metrics
@@ -65,6 +66,7 @@ def train(
     begin = perf_counter()
     machine = MachineLoad()
     values, quiet = experiment.values, options.quiet
+    follow = None if options.follow is None else followed(experiment, options.follow)
     parts = assemble(experiment.parts, ranks)
     network, epochs = parts.executor.network, values["epochs"]
     check_metrics(experiment, network)
@@ -122,6 +124,8 @@ def train(
         begin_again=begin_again,
     )
     run.warn(*parts.warnings)
+    if (share := values["validation"]) is not None:
+        run.warn(f"'validation' is {share:g}: what metrics call test samples is held out of the training samples")
     if communicator.size > 1 and (reason := _other_function(network, trainer.loss)) is not None:
         _warn(run, reason, quiet=quiet)
     if communicator.size == 1 and values["scheme"] is not None:
@@ -163,8 +167,11 @@ def train(
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
         watch = NonFiniteLoss(lambda warning: _warn(run, warning, quiet=quiet))
         # The saver comes after the observers, so that none of them times its reads.
+        saver: list[Event] = [SampleSaver(run)]
+        if follow is not None:
+            saver.append(CurveWriter(run.folder.path, run.observers[follow]))
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
-            trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
+            trainer.train(epochs - trainer.epoch, [log, *run.observers, *saver, watch, *listeners, *saving])
         if together is not None and communicator.size > 1:
             for name, text in together.collect(run).items():
                 run.folder.write_file(name, text)

@@ -30,12 +30,14 @@ class Options:
         events: Listeners in addition to the recipe's.
         quiet: Print nothing.
         checkpointer: Checkpoint interval, in place of the recipe's; None: no checkpoints.
+        follow: The metric of a training whose value is written to `curve.jsonl` after each epoch; None: none.
     """
 
     out: str | Path = "results"
     events: tuple[Event, ...] = ()
     quiet: bool = False
     checkpointer: Checkpointer | Literal["default"] | None = "default"
+    follow: str | None = None
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ class Timed(Workload):
     """A workload that trains nothing: it has no checkpoints and cannot resume."""
 
     def run(self, options: Options, communicator: Communicator | None = None) -> Result | None:
-        """Run into a new result folder; rejects `options` that request checkpoints."""
-        if options.checkpointer not in ("default", None):
+        """Run into a new result folder; rejects `options` that are for trainings."""
+        if options.checkpointer not in ("default", None) or options.follow is not None:
             raise self._trains_nothing()
         return self.time(options, communicator)
 
@@ -158,5 +160,5 @@ class Timed(Workload):
     def _trains_nothing(self) -> UsageError:
         return UsageError(
             f"{self.experiment.name} times operators, code, collectives or requests and trains nothing; allowed: "
-            "neither --resume nor --checkpoint-every; remedy: run it again"
+            "neither --resume nor --checkpoint-every nor --follow; remedy: run it again"
         )

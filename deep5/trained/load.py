@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from deep5.core.canonical import canonical_hash
 from deep5.core.errors import Deep5Error, MissingDependency, UsageError
 from deep5.core.files import is_file
 from deep5.core.former_paths import present_name
 from deep5.core.plugins import framework, load, registered
-from deep5.core.progress import Ongoing
 from deep5.recipe.experiment import recipe_parts
 from deep5.recipe.of_model import ARGUMENTS
 from deep5.recipe.recipe import Recipe, load_recipe
@@ -41,6 +40,8 @@ NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
 # Keys that a result's samples depend on, with the registry of each; the rest of its recipe is not used.
 _KINDS = {"dataset": "datasets", "validation_sampler": "samplers", "test_transforms": "transforms"}
 _SUFFIXES = ("", "_args", "_kwargs")
+# One more, which is a number.
+_VALIDATION = "validation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +165,10 @@ def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
                 mutable.pop(name, None)
             elif name not in own or own[name] != recorded[name]:
                 mutable[name] = _named(recorded[name], key, kind, remedy) if name == key else recorded[name]
+    if _VALIDATION in recorded:
+        mutable[_VALIDATION] = recorded[_VALIDATION]
+    else:
+        mutable.pop(_VALIDATION, None)
     return replace(recipe, mutable=mutable)
 
 
@@ -181,6 +186,8 @@ def _recorded_recipe(result: Result, keys: Iterable[str] = _KINDS) -> Recipe:
         if key in known:
             remedy = f"--recipe with the recipe's file, which is {recorded['name']!r} in the result"
             known[key] = _named(known[key], key, _KINDS[key], remedy)
+    if "dataset" in known and _VALIDATION in parts:
+        known[_VALIDATION] = parts[_VALIDATION]
     return Recipe(name=recorded["name"], fixed=known, mutable={}, metrics=())
 
 
@@ -302,14 +309,10 @@ def _native_executor(run: Trained, name: str | None) -> Any:
 
 def splits_of(recipe: Recipe) -> Splits:
     """The data set of a recipe; raises a `UsageError` if it cannot be created."""
-    from deep5.training.dataset import Splits
+    from deep5.run import assemble_samples
 
-    dataset = recipe_parts(recipe)["dataset"]
-    with Ongoing("preparing the data set"):
-        splits = dataset.made()
-    if not isinstance(splits, Splits):
-        raise dataset.not_a(splits, "Splits (deep5.training.dataset), or a function that returns them")
-    return splits
+    parts = recipe_parts(recipe)
+    return cast("Splits", assemble_samples.splits_of(parts["dataset"], parts["validation"]))
 
 
 def samples_of(run: Trained, network: Any, split: str, data: str | None, arguments: Mapping[str, Any]) -> Samples:

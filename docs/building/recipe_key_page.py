@@ -63,6 +63,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
         "dataset": '"digits"',
         "train_sampler": '"bucket"',
         "validation_sampler": '"stream"',
+        "validation": "0.1",
         "train_transforms": "[d5.RandomCrop(32, padding=4), d5.Flip()]",
         "test_transforms": "[d5.CenterCrop(28)]",
         "prefetch": "2",
