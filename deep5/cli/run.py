@@ -128,7 +128,9 @@ def _run(
     return result, 0 if result else 1
 
 
-def _repeated(like: str | None, ranks: int | None, launcher: str | None, follow: str | None, **chosen: Any) -> str | None:
+def _repeated(
+    like: str | None, ranks: int | None, launcher: str | None, follow: str | None, **chosen: Any
+) -> str | None:
     """The stored run to repeat, a folder or an archive; None: a recipe runs.
 
     Raises:
