@@ -64,6 +64,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         "serve": ("deep5.cli.serve", "serve_command"),
         "show": ("deep5.cli.show", "show_command"),
         "study": ("deep5.cli.study", "study_command"),
+        "sweep": ("deep5.cli.sweep", "sweep_command"),
     },
     context_settings=_CONTEXT,
     epilog=_STATUS,

@@ -26,7 +26,7 @@ from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
 from deep5.results.validation import check_document, encode
 
-__all__ = ["ResultFolder", "locked", "new_folder", "remove_torn", "tidy"]
+__all__ = ["ResultFolder", "drop_torn_line", "locked", "new_folder", "opened_plain", "remove_torn", "tidy"]
 
 _REMEDY = {
     errno.EACCES: "remedy: grant yourself write permission, or choose another folder with --out",
@@ -139,10 +139,10 @@ class ResultFolder:
         path = self.path / EVENTS
         with _writing(f"cannot write {path}"):
             if not self._tail_is_whole:
-                _drop_torn_line(path)
+                drop_torn_line(path)
                 self._tail_is_whole = True
             # One unbuffered write per line: a kill loses the whole line or nothing, unless the disk is full.
-            with _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
+            with opened_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
                 self._tail_is_whole = False
                 data = f"{line}\n".encode()
                 if file.write(data) != len(data):
@@ -163,7 +163,7 @@ class ResultFolder:
         """
         path = self.path / EVENTS
         with _writing(f"cannot write {path}"):
-            with suppress(FileNotFoundError), _plain(path, os.O_RDWR, "r+b") as file:
+            with suppress(FileNotFoundError), opened_plain(path, os.O_RDWR, "r+b") as file:
                 if os.fstat(file.fileno()).st_size > length_bytes:
                     file.truncate(length_bytes)
             self._tail_is_whole = False
@@ -332,9 +332,9 @@ def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(encoded, indent=2, allow_nan=False) + "\n"
 
 
-def _drop_torn_line(path: Path) -> None:
+def drop_torn_line(path: Path) -> None:
     """Remove everything after the last line break: a partial event left by a full disk or a crash."""
-    with suppress(FileNotFoundError), _plain(path, os.O_RDWR, "r+b") as file:
+    with suppress(FileNotFoundError), opened_plain(path, os.O_RDWR, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             begin = max(0, end - _CHUNK_BYTES)
@@ -346,7 +346,7 @@ def _drop_torn_line(path: Path) -> None:
             end = begin
 
 
-def _plain(path: Path, flags: int, mode: str) -> IO[bytes]:
+def opened_plain(path: Path, flags: int, mode: str) -> IO[bytes]:
     """Open a file of the folder without following links: a resumed folder may contain foreign links and pipes."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -19,10 +19,13 @@ __all__ = [
     "RUN_KIND",
     "STUDY",
     "STUDY_KIND",
+    "SWEEP",
+    "SWEEP_KIND",
     "kind_of",
 ]
 
-RUN_KIND, COMPARISON_KIND, STUDY_KIND, PROFILE_KIND, NETWORK_KIND = "run", "comparison", "study", "profile", "network"
+RUN_KIND, COMPARISON_KIND, STUDY_KIND, SWEEP_KIND = "run", "comparison", "study", "sweep"
+PROFILE_KIND, NETWORK_KIND = "profile", "network"
 
 RESULT = "result.json"
 """The file of a folder that `deep5 run` or `deep5 bench` wrote."""
@@ -32,6 +35,9 @@ COMPARISON = "comparison.json"
 
 STUDY = "study.json"
 """The file of a folder that `deep5 study` wrote."""
+
+SWEEP = "sweep.json"
+"""The file of a folder that `deep5 sweep` wrote."""
 
 PROFILE = "profile.json"
 """The file of a folder that `deep5 profile` wrote."""
@@ -43,6 +49,7 @@ FILES = {
     RUN_KIND: RESULT,
     COMPARISON_KIND: COMPARISON,
     STUDY_KIND: STUDY,
+    SWEEP_KIND: SWEEP,
     PROFILE_KIND: PROFILE,
     NETWORK_KIND: NETWORK,
 }

@@ -77,6 +77,11 @@ class Subset(Dataset):
         return None if labels is None else labels[self._ids]
 
 
+def _has_several_of_each(labels: np.ndarray) -> bool:
+    """Whether labels are classes with at least two samples each."""
+    return labels.ndim == 1 and labels.dtype.kind in "iu" and int(np.unique(labels, return_counts=True)[1].min()) > 1
+
+
 def held_out(splits: Splits, share: float) -> Splits:
     """A data set whose test part is held out of the training samples; the test samples are not in it.
 
@@ -102,8 +107,7 @@ def held_out(splits: Splits, share: float) -> Splits:
             "samples have indices; remedy: validation=None, which evaluates the test samples"
         )
     labels = data.labels()
-    by_class = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
-    if by_class and np.unique(labels, return_counts=True)[1].min() > 1:
+    if labels is not None and _has_several_of_each(labels):
         train, test = stratified(labels, share, _SEED)
         how = ", stratified by class"
     else:

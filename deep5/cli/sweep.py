@@ -1,0 +1,155 @@
+"""The command `deep5 sweep`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from deep5.cli.recipe_options import shared_settings_option
+from deep5.core.errors import Errors, RunFailed, UsageError
+from deep5.core.progress import Reporter
+from deep5.recipe.recipe import FULL
+
+__all__ = ["sweep_command"]
+
+
+def sweep_command(errors: Errors) -> click.Command:
+    """Create the command.
+
+    Args:
+        errors: Error handling of the command line.
+    """
+
+    @click.command("sweep")
+    @click.argument("recipe")
+    @click.option("--goal", metavar="METRIC", required=True, help="The recipe's metric to search by.")
+    @click.option(
+        "--param",
+        "parameters",
+        metavar="KEY=RANGE",
+        multiple=True,
+        help="A mutable part and its range, such as 'optimizer_kwargs.lr=log(1e-4, 1e-1)'; repeatable.",
+    )
+    @click.option("--space", metavar="FILE", help="A TOML file with a table [parameters] of them.")
+    @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials; grid: all by default.")
+    @click.option(
+        "--sampler",
+        type=click.Choice(["random", "tpe", "cmaes", "grid", "qmc"]),
+        default="tpe",
+        show_default=True,
+        help="What proposes settings.",
+    )
+    @click.option(
+        "--pruner",
+        type=click.Choice(["none", "median", "hyperband", "asha"]),
+        default="none",
+        show_default=True,
+        help="What ends poor trials early.",
+    )
+    @shared_settings_option
+    @click.option("--size", metavar="NAME", default=FULL, help="A size of the recipe, such as smoke.")
+    @click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the search."
+    )
+    @click.option("--framework", metavar="NAME", help="Run on this framework.")
+    @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator; default: 1.")
+    @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run every trial with N ranks.")
+    @click.option(
+        "--validation",
+        type=float,
+        metavar="SHARE",
+        help="Share of the training samples to hold out and to choose by; default: the recipe's, or 0.1. 0: test "
+        "samples choose, and the result says so.",
+    )
+    @click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Trials at the same time, on disjoint processors.",
+    )
+    @click.option(
+        "--parallel",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Trials that the sampler lets run at the same time; with the same number, any number of workers gives the "
+        "same trials. Default: the workers.",
+    )
+    @click.option(
+        "--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run in seconds."
+    )
+    @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of free memory.")
+    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the sweep's folder.")
+    @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted sweep, or add trials.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--quiet", is_flag=True, help="Print only errors.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def sweep(
+        recipe: str,
+        parameters: tuple[str, ...],
+        space: str | None,
+        settings: tuple[str, ...],
+        memory_limit: str | None,
+        time_limit: float,
+        as_json: bool,
+        quiet: bool,
+        debug: bool,
+        framework: str | None,
+        threads: int | None,
+        ranks: int | None,
+        **chosen: Any,
+    ) -> None:
+        """Search for the settings of RECIPE that are best by a metric.
+
+        A range is uniform(0, 0.5), log(1e-4, 1e-1), int(1, 8), logint(16, 1024) or choice(adam, momentum); a third
+        number in the first four is the number of values. ` if KEY=VALUE` or ` if KEY in (VALUE, VALUE)` after it states
+        when a parameter applies.
+
+        Each trial is a run in a fresh process. A tenth of the training samples is held out to choose by, so that the
+        test samples remain unseen. The folder holds every trial; the same command with --resume FOLDER continues a
+        sweep that was killed, and proposes what it would have proposed. The exit status is 3 if no trial finished.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.cli.compare import once, parse_bytes
+            from deep5.recipe.settings import parse_setting
+            from deep5.search.space import read_space
+            from deep5.search.sweep import run_sweep
+
+            common = once("--set", [parse_setting(text) for text in settings])
+            for name, value in (("framework", framework), ("threads", threads), ("ranks", ranks)):
+                if value is not None and name in common:
+                    raise UsageError(f"--set {name}; allowed: --{name}, which sets it for every trial")
+                common |= {} if value is None else {name: value}
+            texts = {} if space is None else read_space(space)
+            for text in parameters:
+                key, equals, written = text.partition("=")
+                if not equals or not key.strip():
+                    raise UsageError(f"--param {text!r:.80}; allowed: KEY=RANGE, such as batch_size=choice(32, 64)")
+                if key.strip() in texts:
+                    raise UsageError(f"the parameter {key.strip()!r} is given twice; allowed: once")
+                texts[key.strip()] = written
+            with Reporter(quiet=quiet) as tell:
+                done = run_sweep(
+                    recipe,
+                    texts,
+                    common=common,
+                    time_limit_s=time_limit,
+                    memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
+                    tell=tell,
+                    **chosen,
+                )
+            best = done.best
+            if as_json and best is not None:  # otherwise the error is the only document
+                show(json.dumps({**done.full_document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
+            elif not quiet and not as_json:
+                from deep5.core.terminal import printed
+
+                show(printed(done.print))
+            if best is None:
+                reason = next((trial.reason for trial in done.ended if trial.reason), "no value is finite")
+                raise RunFailed(f"no trial of {done.folder} finished with a value; the first failure: {reason}")
+
+    return sweep

@@ -1,0 +1,64 @@
+"""`LocalEngine`: runs on this machine, each in a process that is pinned to separate processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, ParamSpec, TypeVar
+
+from deep5.core.errors import UsageError
+from deep5.engines.attempt import on_processors
+from deep5.measuring.pinning import processors
+
+__all__ = ["LocalEngine"]
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+class LocalEngine(Executor):
+    """Calls functions in threads, each of which has processors that no other thread has.
+
+    The functions start processes and wait for them: threads suffice.
+
+    Args:
+        workers: Number of calls at the same time.
+        threads: Number of processors of each.
+
+    Raises:
+        UsageError: There are too few processors.
+    """
+
+    def __init__(self, workers: int = 1, threads: int = 1) -> None:
+        here = processors(1 << 20)
+        if workers < 1 or workers * threads > len(here):
+            raise UsageError(
+                f"{workers} workers with {threads} threads each; allowed: {len(here)} processors in all, the ones of "
+                f"this process; remedy: --workers {max(1, len(here) // threads)}"
+            )
+        self._slots: SimpleQueue[list[int]] = SimpleQueue()
+        chosen = processors(workers * threads)
+        for number in range(workers):
+            self._slots.put(chosen[number * threads : (number + 1) * threads])
+        self._cancelled = Event()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="deep5-run")
+
+    def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
+        """See `concurrent.futures.Executor.submit`."""
+        return self._pool.submit(self._call, fn, args, kwargs)
+
+    def _call(self, fn: Callable[..., _Result], args: Any, kwargs: Any) -> _Result:
+        slot = self._slots.get()
+        try:
+            with on_processors(slot, self._cancelled):
+                return fn(*args, **kwargs)
+        finally:
+            self._slots.put(slot)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `concurrent.futures.Executor.shutdown`; with `cancel_futures`, calls under way are interrupted, too."""
+        if cancel_futures:
+            self._cancelled.set()
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)

@@ -1,0 +1,1 @@
+"""Search over the mutable parts of a recipe: spaces, samplers, pruners, and sweeps."""

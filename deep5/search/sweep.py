@@ -1,0 +1,528 @@
+"""`run_sweep`: a search over a recipe's mutable parts; its folder determines what comes next."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+from deep5.compare.candidate import check_plain, content_hash
+from deep5.compare.processes import NO_SPACE, check_limits
+from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief
+from deep5.core.files import is_folder, write_atomically
+from deep5.core.metric import Metric
+from deep5.core.progress import Steps, Tell, unreported
+from deep5.engines.attempt import RunRequest
+from deep5.engines.local import LocalEngine
+from deep5.measuring.environment import describe_software, environment_hash
+from deep5.recipe.experiment import Experiment, recipe_parts
+from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.recipe.register import check_reachable
+from deep5.results.folder import locked, new_folder, remove_torn
+from deep5.results.kind import SWEEP
+from deep5.results.schema import metric_labels, metric_row
+from deep5.results.study.record import TIME
+from deep5.results.sweep.log import TRIALS, TrialLog
+from deep5.results.sweep.record import RUNS, SWEEP_VERSION, Sweep, load_sweep, settings_words
+from deep5.results.sweep.trial import FAILED, Trial
+from deep5.run.choice import workload_of
+from deep5.run.load import timed_metrics
+from deep5.search.pruners import NONE, check_pruner
+from deep5.search.samplers import Sampler, make_sampler
+from deep5.search.space import Space
+from deep5.search.trial_run import TrialRequest, run_trial
+
+__all__ = ["VALIDATION", "run_sweep"]
+
+VALIDATION = 0.1
+"""Fraction of the training samples that a sweep holds out, unless the recipe or the caller states another."""
+
+# If so many trials fail and none has ended well, the others would fail, too.
+_HOPELESS = 5
+# Combinations of choices whose components are checked before the first trial.
+_MOST_CHECKED = 64
+_UNFINISHED = "the sweep is not finished"
+_SAME = (
+    "recipe", "size", "space", "settings", "goal", "sampler", "pruner", "seed", "parallel", "time_limit_s",
+    "memory_limit_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A sweep as declared.
+
+    Attributes:
+        recipe: At its size, with the common settings.
+        name_or_path: How `deep5 run` finds it.
+        document: sweep.json at the beginning.
+        space: The space.
+        sampler: The sampler.
+        content: Hash of the recipe's content; trials of another one do not belong to the sweep.
+        epochs: Most epochs of a trial.
+        threads: Threads within an operator.
+        processors: Processors of each run, for all its ranks.
+        memory_bytes: Memory limit of one run, also if none was requested.
+    """
+
+    recipe: Recipe
+    name_or_path: str
+    document: dict[str, Any]
+    space: Space
+    sampler: Sampler
+    content: str
+    epochs: int
+    threads: int
+    processors: int
+    memory_bytes: int
+
+
+def run_sweep(
+    recipe: str | Path,
+    space: Mapping[str, str],
+    *,
+    goal: str,
+    trials: int | None = None,
+    sampler: str = "tpe",
+    pruner: str = "none",
+    size: str = FULL,
+    seed: int = 0,
+    common: Mapping[str, Any] | None = None,
+    validation: float | None = None,
+    workers: int = 1,
+    parallel: int | None = None,
+    time_limit_s: float = 3600.0,
+    memory_limit_bytes: int | None = None,
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    tell: Tell | None = None,
+) -> Sweep:
+    """Search for the settings of a recipe's mutable parts that are best by one of its metrics.
+
+    Each trial is a process `deep5 run`, pinned to processors that no other trial has. A trial is proposed from the
+    seed, its number, and the outcomes of earlier trials that the sampler names: a sweep that is killed and resumed, or
+    runs with another number of workers, proposes the same settings. A trial that fails, diverges or exceeds a limit
+    counts as worse than the others.
+
+    Args:
+        recipe: A registered name, the path of a Python file, or a model in place of a recipe.
+        space: By setting, its range or choices, as `deep5.search.space.parse_parameter` reads them.
+        goal: Name or label of one of the recipe's metrics; `validation_…` for `test_…` of held-out samples.
+        trials: Number of trials; None: all combinations of a grid.
+        sampler: "random", "tpe", "cmaes", "grid" or "qmc".
+        pruner: "none", "median", "hyperband" or "asha".
+        size: One of the recipe's sizes.
+        seed: Seed of the search; that of the runs is the recipe's.
+        common: Settings of all trials.
+        validation: Fraction of the training samples to hold out, by which settings are chosen; 0: test samples choose,
+            and the result says so; None: the recipe's, or `VALIDATION`.
+        workers: Number of trials that run at the same time, on disjoint processors.
+        parallel: Number of trials that a sampler allows to run at the same time; None: `workers`. A part of the
+            declaration: with the same number, any number of workers gives the same trials.
+        time_limit_s: Time limit of one run.
+        memory_limit_bytes: Memory limit of one run; None: nine tenths of the free memory, divided among the workers.
+        out: Parent of the sweep's folder.
+        resume: The folder of an interrupted sweep with the same declaration, to resume in; it may have more trials.
+        tell: Called with a `ProgressLine` before each trial.
+
+    Raises:
+        RecipeError: No such recipe, or settings that cannot be passed to another process.
+        UsageError: A space that names a fixed part or cannot be read, no such metric, a pruner without a curve, a limit
+            out of range, too few processors, or a folder to resume in that belongs to another sweep.
+        RunFailed: The first trials all failed.
+        OutputError: A disk is full; the sweep can resume.
+    """
+    plan = _plan(
+        recipe, space, goal, trials, sampler, pruner, size, seed, common or {}, validation, workers, parallel,
+        time_limit_s, memory_limit_bytes,
+    )  # fmt: skip
+    under_way = _UnderWay(plan, tell or unreported)
+    if resume is None:
+        under_way.begin(Path(out))
+    else:
+        under_way.go_on(Path(resume))
+    return under_way.run(workers)
+
+
+def _plan(
+    name_or_path: str | Path,
+    texts: Mapping[str, str],
+    goal: str,
+    trials: int | None,
+    sampler: str,
+    pruner: str,
+    size: str,
+    seed: int,
+    common: Mapping[str, Any],
+    validation: float | None,
+    workers: int,
+    parallel: int | None,
+    time_limit_s: float,
+    memory_limit_bytes: int | None,
+) -> _Plan:
+    """Check everything that can be checked before a process is started."""
+    base = load_recipe(name_or_path).at_size(size)
+    if not workload_of(Experiment.of(base)).studied:
+        raise UsageError(f"{base.name} trains nothing; allowed: a recipe that trains a network")
+    for name, count in (("workers", workers), ("parallel", parallel), ("trials", trials)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise UsageError(f"{name} is {count!r:.40}; allowed: an integer of at least 1")
+    space = Space.of(texts)
+    if both := sorted(set(space.parameters) & set(common)):
+        raise UsageError(f"{both[0]!r} is set for all trials and in the space; allowed: one of them")
+    if "seed" in space.parameters:
+        raise UsageError("'seed' in the space; allowed: parts other than the seed, by which no settings are chosen")
+    settings, samples = _held_out(base, dict(common), validation)
+    if "threads" not in {*settings, *space.parameters} and base.value("threads") is None:
+        settings["threads"] = 1
+    check_plain([settings], "the settings")
+    settings = canonical(settings, strict=False)
+    recipe = base.with_settings(settings)
+    combinations = _combinations(recipe, space)
+    metric, label = _goal(recipe, goal)
+    threads = max(int(own.value("threads") or 1) for own in combinations)
+    processors = max((own.ranks or 1) * int(own.value("threads") or 1) for own in combinations)
+    timed = bool(timed_metrics([(metric, None)]))
+    if timed and workers > 1:
+        raise UsageError(
+            f"{label} is a time, and {workers} workers run at the same time; allowed: 1, so that no run slows another "
+            "down; remedy: --workers 1"
+        )
+    epochs = _most_epochs(recipe, space)
+    check_pruner(pruner, epochs, timed, label)
+    chosen = make_sampler(sampler, space, metric.direction, seed=seed, parallel=parallel or workers)
+    if trials is None and chosen.limit is None:
+        raise UsageError(f"the sampler {sampler} without a number of trials; allowed: --trials N")
+    notes = chosen.notes()
+    count = trials or chosen.limit or 0
+    if chosen.limit is not None and count > chosen.limit:
+        notes.append(f"the grid has {chosen.limit} combinations, fewer than {count} trials")
+        count = chosen.limit
+    if samples == "test":
+        notes.append(
+            "test samples choose the settings, so the best value is no estimate for other samples; remedy: "
+            f"--validation {VALIDATION:g}"
+        )
+    memory_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    software = describe_software()
+    content = content_hash(recipe)
+    document = {
+        "schema_version": SWEEP_VERSION,
+        "recipe": recipe.name if name_or_path == recipe.name else str(Path(name_or_path).absolute()),
+        "hash": recipe.fixed_hash(),
+        "size": size,
+        "space": space.texts(),
+        "settings": settings,
+        "goal": {"metric": label, "unit": metric.unit, "direction": metric.direction, "samples": samples},
+        "sampler": sampler,
+        "pruner": pruner,
+        "trials": count,
+        "seed": seed,
+        "parallel": parallel or workers,
+        "time_limit_s": time_limit_s,
+        "memory_limit_bytes": memory_limit_bytes,
+        "provenance": {
+            "contents": canonical_hash([content]),
+            "environment": environment_hash(software=software),
+            "commit": software["commit"],
+        },
+        "started": datetime.now(UTC).strftime(TIME),
+        "resumed": [],
+        "finished": False,
+        "notes": [*notes, _UNFINISHED],
+    }
+    return _Plan(
+        recipe=recipe,
+        name_or_path=str(document["recipe"]),
+        document=document,
+        space=space,
+        sampler=chosen,
+        content=content,
+        epochs=epochs,
+        threads=threads,
+        processors=processors,
+        memory_bytes=memory_bytes if memory_limit_bytes is not None else memory_bytes // workers,
+    )
+
+
+def _held_out(base: Recipe, settings: dict[str, Any], share: float | None) -> tuple[dict[str, Any], str]:
+    """The common settings with the held-out share, and the samples that choose: "validation", "test" or "none"."""
+    own = settings.get("validation", base.value("validation"))
+    if share is not None and "validation" in settings:
+        raise UsageError("--validation and --set validation; allowed: one of them")
+    if base.value("validation_sampler") is None:
+        if share:
+            raise UsageError(f"--validation {share:g}, and {base.name} evaluates no samples; allowed: --validation 0")
+        return settings, "none"
+    if share is None:
+        share = own if own is not None else VALIDATION
+        if "validation" in settings and own is None:
+            share = 0.0
+    if not share:
+        return settings, "test" if own is None else "validation"
+    if share != base.value("validation"):
+        settings["validation"] = share
+    return settings, "validation"
+
+
+def _goal(recipe: Recipe, name: str) -> tuple[Metric, str]:
+    """The metric to search by, and its label."""
+    rows = [metric_row(metric, goal, evaluated=False, scope="") for metric, goal in recipe.metrics]
+    labels = metric_labels(rows)
+    wanted = f"test_{name.removeprefix('validation_')}" if name.startswith("validation_") else name
+    if wanted not in labels:
+        allowed = ", ".join(labels) or "none"
+        raise UsageError(f"the goal {name!r:.80} is not a metric of {recipe.name}; allowed: {allowed}")
+    return recipe.metrics[labels.index(wanted)][0], wanted
+
+
+def _combinations(recipe: Recipe, space: Space) -> list[Recipe]:
+    """The recipe with each combination of choices, numbers in the middle of their ranges; its parts fit together.
+
+    Raises:
+        UsageError: A parameter of the space is not a mutable part, or a component does not take an argument.
+    """
+    chosen = [own for own in space.parameters.values() if own.kind == "choice"]
+    found, seen = [], set[str]()
+    positions = dict.fromkeys(space.parameters, 0.5)
+    places = product(*([(place + 0.5) / len(own.values) for place in range(len(own.values))] for own in chosen))
+    for combination in islice(places, _MOST_CHECKED):
+        settings = space.chosen({**positions, **{own.key: at for own, at in zip(chosen, combination, strict=True)}})
+        if (text := json.dumps(settings, sort_keys=True)) in seen:
+            continue
+        seen.add(text)
+        try:
+            made = recipe.with_settings(settings)
+            check_reachable(made)
+            workload_of(Experiment.of(made)).check_arguments(recipe_parts(made))
+        except Deep5Error as error:
+            shown = ", ".join(f"{key}={brief(value)}" for key, value in settings.items())
+            raise type(error)(f"the space, at {shown}: {error}") from error
+        found.append(made)
+    return found
+
+
+def _most_epochs(recipe: Recipe, space: Space) -> int:
+    own = space.parameters.get("epochs")
+    if own is None:
+        return int(recipe.value("epochs"))
+    return int(max(own.values, default=own.high))
+
+
+class _UnderWay:
+    """A running sweep."""
+
+    def __init__(self, plan: _Plan, tell: Tell) -> None:
+        self._plan, self._tell = plan, tell
+        self._trials: list[Trial] = []
+
+    def begin(self, out: Path) -> None:
+        """Start in a new folder."""
+        now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        name = self._plan.recipe.name
+        self._folder = out.absolute() / f"{name}-sweep-{now}-{secrets.token_hex(3)}"
+        # With its declaration from the start: it can be read and resumed whenever this process is killed.
+        new_folder(self._folder, {SWEEP: self._text(), TRIALS: ""}, [RUNS])
+        self._lock = locked(self._folder)
+
+    def go_on(self, path: Path) -> None:
+        """Resume in the folder of an interrupted sweep, or of a finished one with fewer trials.
+
+        Raises:
+            UsageError: It belongs to another sweep, is damaged, or is in use by another process.
+        """
+        path = path.parent if path.name == SWEEP else path
+        if not is_folder(path):
+            raise UsageError(f"{path} holds no {SWEEP}; allowed: a folder that 'deep5 sweep' wrote")
+        try:
+            self._lock = locked(path.absolute())  # first: what another process still writes must not be read
+        except OSError as error:
+            raise UsageError(f"cannot open {path}: {error.strerror}; allowed: a folder that can be written") from error
+        try:
+            self._take_over(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take_over(self, path: Path) -> None:
+        left = load_sweep(path)
+        self._folder = left.folder
+        declared, document = left.document, self._plan.document
+        for key in _SAME:
+            if declared.get(key) != document[key]:
+                raise UsageError(
+                    f"the sweep in {left.folder} has {key}: {brief(declared.get(key))}; got {brief(document[key])}; "
+                    "allowed: the same command with --resume"
+                )
+        for key, what in (("contents", "recipe files"), ("environment", "hardware or software")):
+            if declared["provenance"].get(key) != document["provenance"][key]:
+                raise UsageError(
+                    f"the sweep in {left.folder} was started with other {what}; allowed: the same ones; remedy: a new "
+                    "sweep, without --resume"
+                )
+        commits = [(own["provenance"].get("commit") or {}).get("id") for own in (declared, document)]
+        if commits[0] != commits[1]:
+            raise UsageError(
+                f"the sweep in {left.folder} was started by deep5's commit {commits[0]}; got {commits[1]}; allowed: "
+                "the same one; remedy: that commit, or a new sweep"
+            )
+        if document["trials"] < len(left.trials):
+            raise UsageError(
+                f"the sweep in {left.folder} has {len(left.trials)} trials; got {document['trials']}; allowed: as many "
+                "or more"
+            )
+        for trial in left.trials:
+            try:
+                self._plan.space.check(trial.settings)
+            except UsageError as error:
+                raise UsageError(f"{left.folder / TRIALS}: the trial {trial.number}: {error}; it is damaged") from error
+        self._trials = list(left.trials)
+        document["started"] = declared.get("started")
+        document["resumed"] = [*declared["resumed"], datetime.now(UTC).strftime(TIME)]
+        remove_torn(left.folder)
+
+    def run(self, workers: int) -> Sweep:
+        """Run all trials that have not ended; however the sweep ends, its folder records them."""
+        plan = self._plan
+        try:
+            self._write()
+            self._log = TrialLog(self._folder)
+            with LocalEngine(workers, plan.processors) as engine:
+                try:
+                    self._carry_out(engine, workers)
+                except BaseException:
+                    engine.shutdown(wait=True, cancel_futures=True)
+                    raise
+            plan.document["finished"] = True
+            plan.document["notes"].remove(_UNFINISHED)
+            self._write()
+            return self._sweep()
+        except KeyboardInterrupt:
+            with suppress(Deep5Error):
+                self._write()
+            left = f"interrupted; what the sweep left is in {self._folder}"
+            raise KeyboardInterrupt(f"{left}; to resume, add --resume {self._folder} to the command") from None
+        except OutputError as error:
+            raise OutputError(f"the sweep cannot continue: {error}; {self._remedy(None)}") from error
+        except OSError as error:
+            raise OutputError(f"the sweep cannot continue: {error}; {self._remedy(error)}") from error
+        finally:
+            os.close(self._lock)
+
+    def _carry_out(self, engine: Executor, workers: int) -> None:
+        """Propose trials in order, each as soon as a worker is free and the trials that it depends on have ended."""
+        count = self._plan.document["trials"]
+        ended = sum(trial.state is not None for trial in self._trials)
+        steps = Steps(count - ended, self._tell)
+        # Those that an interruption left, first.
+        waiting = [trial for trial in self._trials if trial.state is None]
+        running: dict[Future[Trial], int] = {}
+        while waiting or running or len(self._trials) < count:
+            while len(running) < workers:
+                if waiting:
+                    trial = waiting.pop(0)
+                elif len(self._trials) < count and self._ended() >= self._required(len(self._trials)):
+                    trial = self._propose()
+                else:
+                    break
+                steps.say(f"trial {trial.number}")
+                running[engine.submit(run_trial, self._request(trial))] = trial.number
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[future]
+                trial = future.result()
+                self._check_content()
+                self._trials[trial.number] = trial
+                self._log.end(trial)
+                steps.advance()
+                self._check_hope()
+
+    def _required(self, number: int) -> int:
+        """Number of trials, from the first on, that must have ended before a trial starts."""
+        pruned = self._plan.document["pruner"] != NONE
+        return max(self._plan.sampler.required(number), self._known(number) if pruned else 0)
+
+    def _known(self, number: int) -> int:
+        """Number of trials, from the first on, that the pruner compares a trial with."""
+        return max(0, number - int(self._plan.document["parallel"]) + 1)
+
+    def _ended(self) -> int:
+        """Number of trials that have ended, from the first on."""
+        return next((own.number for own in self._trials if own.state is None), len(self._trials))
+
+    def _propose(self) -> Trial:
+        number = len(self._trials)
+        # As it is read from the folder.
+        settings = json.loads(json.dumps(self._plan.sampler.propose(number, self._trials)))
+        trial = Trial(number=number, settings=settings)
+        self._log.propose(trial)
+        self._trials.append(trial)
+        return trial
+
+    def _request(self, trial: Trial) -> TrialRequest:
+        plan, document = self._plan, self._plan.document
+        size = [] if document["size"] == FULL else ["--size", document["size"]]
+        words = [plan.name_or_path, *size, *settings_words({**document["settings"], **trial.settings})]
+        run = RunRequest(
+            key=f"{trial.number:05d}",
+            arguments=[*words, "--follow", document["goal"]["metric"]],
+            folder=str(self._folder / RUNS),
+            threads=plan.threads,
+            time_limit_s=document["time_limit_s"],
+            memory_limit_bytes=plan.memory_bytes,
+        )
+        return TrialRequest(
+            number=trial.number,
+            settings=trial.settings,
+            run=asdict(run),
+            sweep=str(self._folder),
+            space=document["space"],
+            goal=document["goal"]["metric"],
+            direction=document["goal"]["direction"],
+            pruner=document["pruner"],
+            known=self._known(trial.number),
+            epochs=plan.epochs,
+        )
+
+    def _check_content(self) -> None:
+        """Refuse to continue if the recipe, or a file that it names, has changed: trials would not be comparable."""
+        plan = self._plan
+        now = load_recipe(plan.name_or_path).at_size(plan.document["size"]).with_settings(plan.document["settings"])
+        if content_hash(now) != plan.content:
+            raise RecipeError(
+                f"{plan.recipe.name}, or a file that it names, has changed since the start of the sweep; what it left "
+                f"is in {self._folder}; remedy: restore the file, then the same command with --resume {self._folder}"
+            )
+
+    def _check_hope(self) -> None:
+        failed = [trial for trial in self._trials if trial.state == FAILED]
+        if len(failed) >= _HOPELESS and not any(trial.state not in (None, FAILED) for trial in self._trials):
+            raise RunFailed(
+                f"the first {len(failed)} trials of {self._folder} failed; the first because {failed[0].reason}; "
+                "remedy: correct the space or the settings, and start a new sweep"
+            )
+
+    def _sweep(self) -> Sweep:
+        return Sweep(folder=self._folder, document=self._plan.document, trials=self._trials)
+
+    def _text(self) -> str:
+        document = self._plan.document if not hasattr(self, "_folder") else self._sweep().full_document()
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+    def _write(self) -> None:
+        try:
+            write_atomically(self._folder / SWEEP, self._text())
+        except OSError as error:
+            raise OutputError(f"cannot write into {self._folder}: {error.strerror or error}") from error
+
+    def _remedy(self, error: OSError | None) -> str:
+        first = "free some space" if error is None or error.errno in NO_SPACE else "fix this"
+        return f"what it left is in {self._folder}; remedy: {first}, then the same command with --resume {self._folder}"
