@@ -13,15 +13,16 @@ from deep5.audit.finding import Finding, Ledger
 from deep5.audit.runs import audit_run
 from deep5.audit.sets import Together
 from deep5.audit.studies import audit_study
+from deep5.audit.sweeps import audit_sweep
 from deep5.core.errors import UsageError
 from deep5.core.files import is_folder
 from deep5.core.progress import Steps, Tell, unreported
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, SWEEP_KIND, kind_of
 from deep5.results.store import survey
 
 __all__ = ["Report", "audit"]
 
-_NAMES = ", ".join(FILES[kind] for kind in (COMPARISON_KIND, STUDY_KIND, RUN_KIND))
+_NAMES = ", ".join(FILES[kind] for kind in (COMPARISON_KIND, STUDY_KIND, SWEEP_KIND, RUN_KIND))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def audit(folders: Iterable[str | Path], *, tell: Tell = unreported) -> Report:
     """
     given = [found for folder in folders for found in _found(Path(folder))]
     if not given:
-        raise UsageError("no folder to audit; allowed: folders that deep5 run, compare or study wrote")
+        raise UsageError("no folder to audit; allowed: folders that deep5 run, compare, study or sweep wrote")
     ledgers: list[Ledger] = []
     last = Ledger("the runs together")
     together = Together(last)
@@ -102,6 +103,8 @@ def _audit(path: Path, ledger: Ledger, ledgers: list[Ledger], together: Together
             audit_comparison(root, ledger)
         elif kind == STUDY_KIND:
             audit_study(root, ledger, ledgers)
+        elif kind == SWEEP_KIND:
+            audit_sweep(root, ledger, ledgers)
         elif kind == RUN_KIND:
             result = audit_run(root, ledger)
             if result is not None:
@@ -122,7 +125,7 @@ def _found(folder: Path) -> list[Path]:
     """The folder itself, or the result folders below it; the runs of a study are audited with it."""
     if not is_folder(folder):
         raise UsageError(
-            f"{folder} is not an existing folder; allowed: a folder that deep5 run, compare or study wrote"
+            f"{folder} is not an existing folder; allowed: a folder that deep5 run, compare, study or sweep wrote"
         )
     if _is_result(folder):
         return [folder]
@@ -133,6 +136,6 @@ def _found(folder: Path) -> list[Path]:
     if not found:
         raise UsageError(
             f"{folder} holds no result: neither {_NAMES} nor folders with one; allowed: a folder that deep5 run, "
-            "compare or study wrote"
+            "compare, study or sweep wrote"
         )
     return found

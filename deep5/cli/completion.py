@@ -262,6 +262,20 @@ def _candidates(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return [] if recipe is None else _listed(load_study(recipe.name)[1], incomplete)
 
 
+def _metrics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the metrics of a registered recipe."""
+    recipe = _recipe(ctx)
+    return [] if recipe is None else _named(dict.fromkeys(metric.name for metric, _ in recipe.metrics), incomplete)
+
+
+def _parameters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Keys as of `_settings`, and after an equals sign the kinds of ranges."""
+    from deep5.search.space import KINDS
+
+    key, equals, text = incomplete.partition("=")
+    return _named([f"{kind}(" for kind in KINDS], text, f"{key}=") if equals else _settings(ctx, param, incomplete)
+
+
 def _roots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Folders; before the default command, also the names of the others."""
     return [CompletionItem(incomplete, type="dir"), *_named(_commands_beside(ctx), incomplete)]
@@ -317,7 +331,10 @@ _BY_NAME: dict[str, Complete] = {
 
 # By command and parameter.
 _SPECIAL: dict[tuple[str, str], Complete] = {
-    **{(name, "settings"): _settings for name in ("run", "recipe", "compare")},
+    **{(name, "settings"): _settings for name in ("run", "recipe", "compare", "sweep")},
+    **dict.fromkeys((("run", "follow"), ("sweep", "goal")), _metrics),
+    ("sweep", "parameters"): _parameters,
+    ("sweep", "space"): _files,
     **{(name, "vary"): _variations for name in ("compare", "study")},
     ("list", "kind"): _names((*KINDS, "keys")),
     ("list", "root"): _roots,

@@ -14,6 +14,7 @@ import click
 from deep5.cli.group import CommandGroup
 from deep5.cli.show_dataset import dataset_command
 from deep5.cli.show_parts import called, check_folder, pairs, printed
+from deep5.cli.show_sweep import sweep_command
 from deep5.core.errors import (
     Errors,
     MissingDependency,
@@ -43,7 +44,8 @@ def show_command(errors: Errors) -> click.Group:
 
     @click.group("show", cls=CommandGroup)
     def show() -> None:
-        """Show the parts of a component: the layers of a network, the samples of a data set."""
+        """Show the parts of a component: the layers of a network, the samples of a data set, the
+        trials of a sweep."""
 
     @show.command("network")
     @click.argument("network", metavar="NAME|FILE")
@@ -115,6 +117,7 @@ def show_command(errors: Errors) -> click.Group:
                     report(plain("\n".join([out, *missing])))
 
     show.add_command(dataset_command(errors))
+    show.add_command(sweep_command(errors))
     return show
 
 

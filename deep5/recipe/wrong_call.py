@@ -33,8 +33,10 @@ def wrong_call(error: BaseException, file: str, source: bytes) -> str | None:
     ...     print(wrong_call(error, "own.py", code))
     area got the argument 'hight'; allowed: width, height; did you mean 'height'?
     """
-    message = str(error)
-    if type(error) is not TypeError or _CALLS.search(message) is None or error.__traceback__ is None:
+    if type(error) is not TypeError or error.__traceback__ is None:
+        return None
+    message = str(error)  # of Python's own type: others may raise here
+    if _CALLS.search(message) is None:
         return None
     step = error.__traceback__
     while step.tb_next is not None:

@@ -32,7 +32,7 @@ INDEX = ".index.jsonl"
 """Suffix of an index's file name."""
 
 # Increment after a change of `Stored`, or of how it is read from a folder.
-_VERSION = 8
+_VERSION = 9
 _MOST_INDICES = 50
 _MOST_BYTES = 2 * TABLE_BYTES
 _LONGEST_ROW = 1 << 20

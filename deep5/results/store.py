@@ -27,7 +27,7 @@ class Found:
 
     Attributes:
         folder: Path below the root, with slashes; "." for the root itself. Unescaped: escape it before showing it.
-        kind: Run, comparison or study; or `UNCLEAR_KIND`.
+        kind: Run, comparison, study or sweep; or `UNCLEAR_KIND`.
         study: Path of the study's folder that contains it, or empty.
         stamp: Changes whenever the document, the kind or the study does; empty if the folder cannot be cached.
         changed_ns: When the document's entry was last written, in nanoseconds since the epoch.
@@ -59,7 +59,7 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
     """Find runs, comparisons, studies and the runs in them.
 
     Hidden folders are skipped: they are runs that never started. Links are not followed: their targets are not under
-    the root. The inside of a run or comparison is not searched.
+    the root. The inside of a run, comparison or sweep is not searched.
 
     Args:
         root: A folder that contains result folders at any depth; or a result folder itself.

@@ -17,12 +17,13 @@ from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.terminal import counted
 from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
 from deep5.results.inputs import data_of, drawn_of
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, SWEEP_KIND
 from deep5.results.reading import read_object, shown_path
 from deep5.results.result import Result
 from deep5.results.schema import SCHEMA_VERSION
 from deep5.results.store import Found
 from deep5.results.study.record import STUDY_VERSION
+from deep5.results.sweep.record import SWEEP_VERSION, shown_goal
 from deep5.results.validation import check_document
 
 __all__ = ["UNREADABLE", "Stored", "printable", "stored"]
@@ -40,7 +41,7 @@ class Stored:
 
     Attributes:
         folder: Path below the root. Unescaped: escape it before showing it.
-        kind: "run", "comparison", "study"; "unclear" if a folder contains the documents of several.
+        kind: "run", "comparison", "study", "sweep"; "unclear" if a folder contains the documents of several.
         study: Path of the study's folder that contains it, or None.
         run_id: Name of the result.
         recipe: Name of the recipe.
@@ -58,7 +59,7 @@ class Stored:
         accepted: Whether every goal was met; None if no goal was evaluated.
         verdict: Short summary of the outcome.
         started: UTC, such as "2025-01-31T12:00:00Z".
-        seconds: Duration in seconds.
+        seconds: Duration in seconds; of a sweep, of all its runs together.
         seeds: Seeds by purpose.
         threads: Requested threads.
         ranks: Number of processes of a run; None for other kinds.
@@ -69,7 +70,7 @@ class Stored:
         metrics: Value and unit of the metrics of a run, by label.
         verdicts: By candidate of a comparison, and workload if there are several, the verdict against the baseline:
             "faster", "slower" or "no difference shown", the ratio of times, and the interval's ends, if any.
-        settings: The mutable parts by their path, such as `optimizer_kwargs.lr`.
+        settings: The mutable parts by their path, such as `optimizer_kwargs.lr`; of a sweep, its best settings.
         data: Hash of the data of a run and of their split, if the fixed part determines them.
         drawn: What determines the initial weights of a run, and their hash, as `deep5.results.inputs.drawn_of`.
         disputed: Whether a result with the same hash has another network or other initial weights at one seed.
@@ -186,6 +187,8 @@ def stored(root: str | Path, found: Found) -> Stored:
             own = _run(folder, document)
         elif found.kind == COMPARISON_KIND:
             own = _comparison(folder, document)
+        elif found.kind == SWEEP_KIND:
+            own = _sweep(document)
         else:
             own = _study(found, document)
     except Deep5Error as error:
@@ -305,6 +308,30 @@ def _study(found: Found, document: dict[str, Any]) -> dict[str, Any]:
             + ([f"{len(failures)} failed"] if failures else [])
         ),
         "started": "{}-{}-{}T{}:{}:{}Z".format(*when.groups()) if when else None,
+    }
+
+
+def _sweep(document: dict[str, Any]) -> dict[str, Any]:
+    _version(document, SWEEP_VERSION)
+    budget, best, goal = document["budget"], document["best"], document["goal"]
+    said = [counted(_whole(budget["trials"]) or 0, "trial")]
+    if best is not None:
+        said.append(f"best {shown_goal(document)} {best['value']:.6g}")
+    return {
+        "recipe": printable(Path(document["recipe"]).stem),
+        "size": _text(document["size"]),
+        "hash": _text(document["hash"]),
+        "status": "success" if document["finished"] is True else "aborted",
+        "reason": None if document["finished"] is True else "the sweep is not finished",
+        "verdict": printable(", ".join(said)),
+        "started": _text(document["started"]),
+        "seconds": _number(budget["runs_s"]),
+        "host": _text(", ".join(budget["hosts"])),
+        "environment": _text(document["provenance"].get("environment")),
+        "metrics": {}
+        if best is None or _number(best["value"]) is None
+        else {printable(shown_goal(document)): (best["value"], printable(goal["unit"]))},
+        "settings": {} if best is None else dict(list(_flattened(best["settings"]))[:_MOST]),
     }
 
 

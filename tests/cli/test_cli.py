@@ -418,7 +418,7 @@ def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("rnu",), r"unknown command 'rnu'; allowed: audit, .*, study; did you mean 'run'\?"),
+        (("rnu",), r"unknown command 'rnu'; allowed: audit, .*, sweep; did you mean 'run'\?"),
         (
             ("bench", "operater"),
             r"'operater'; allowed: collective, operator; did you mean 'operator'\?",

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 
 from command import Command
+from deep5.audit.folders import audit
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError
 from deep5.measuring.pinning import processors
+from deep5.recipe.settings import parse_setting
 from deep5.results.folder import locked
+from deep5.results.index import list_results
 from deep5.results.result import load
 from deep5.results.sweep.log import TRIALS, TrialLog, read_trials
-from deep5.results.sweep.record import load_sweep
+from deep5.results.sweep.record import load_sweep, settings_words
 from deep5.results.sweep.trial import FAILED, FINISHED, PRUNED, Trial
 from deep5.search.sweep import run_sweep
 
@@ -433,3 +437,96 @@ def test_a_sweep_without_any_value_exits_with_3(deep5: Command, recipe: Path, tm
     assert status == 3
     assert "no trial of" in err
     assert "allowed: at most 360" in err
+
+
+def test_the_audit_finds_nothing_in_a_sweep_and_lists_it_as_one_result(pruned):
+    report = audit([pruned.folder])
+    assert not report.findings, report.findings
+    assert report.folders == 11
+    [row] = list_results(pruned.folder.parent).results
+    assert (row.kind, row.status, row.recipe) == ("sweep", "success", "small")
+    assert row.metrics == {"validation_loss": (pruned.best.value, "nat")}
+
+
+def _edit_trial(folder, number, **changes):
+    lines = [json.loads(line) for line in (folder / TRIALS).read_text().splitlines()]
+    for line in lines:
+        if line["number"] == number and "ended" in line:
+            line["ended"] |= changes
+    (folder / TRIALS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _edit(folder, **changes):
+    document = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**document, **changes}))
+
+
+def _finished(folder):
+    return next(own.number for own in read_trials(folder) if own.state == FINISHED)
+
+
+DAMAGES = {
+    "a better value": (lambda folder: _edit_trial(folder, _finished(folder), value=0.001), "test_loss of the trial"),
+    "a hidden trial": (lambda folder: _edit(folder, trials=11), "finished with 10 ended trials of 11"),
+    "a smaller budget": (
+        lambda folder: _edit(folder, budget={**json.loads((folder / "sweep.json").read_text())["budget"], "epochs": 3}),
+        "the budget",
+    ),
+    "another best": (
+        lambda folder: _edit(folder, best={**json.loads((folder / "sweep.json").read_text())["best"], "number": 9}),
+        "the best trial",
+    ),
+    "a removed run": (lambda folder: shutil.rmtree(folder / "runs" / "00000"), "does not exist"),
+    "a run of no trial": (lambda folder: shutil.copytree(folder / "runs/00000", folder / "runs/00042"), "to no trial"),
+    "other settings": (
+        lambda folder: (folder / TRIALS).write_text(
+            (folder / TRIALS).read_text().replace('"optimizer": "adam"', '"optimizer": "momentum"')
+        ),
+        "optimizer of the trial",
+    ),
+    "a missing note": (
+        lambda folder: _edit(
+            folder, goal={**json.loads((folder / "sweep.json").read_text())["goal"], "samples": "test"}
+        ),
+        "the note that test samples choose",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_audit_finds_what_was_changed(pruned, tmp_path, damage):
+    change, message = DAMAGES[damage]
+    folder = tmp_path / pruned.folder.name
+    shutil.copytree(pruned.folder, folder)
+    change(folder)
+    assert any(message in str(finding) for finding in audit([folder]).findings), audit([folder]).findings
+
+
+def test_what_a_sweep_shows(pruned, deep5: Command):
+    status, out, _ = deep5("show", "sweep", str(pruned.folder))
+    assert (status, "validation_loss [nat]" in out, "pruned)" in out) == (0, True, True)
+    status, out, _ = deep5("show", "sweep", str(pruned.folder), "--all")
+    assert all(f" {state}" in out for state in ("finished", "pruned"))
+    status, out, _ = deep5("show", "sweep", str(pruned.folder), "--json")
+    assert [trial["number"] for trial in json.loads(out)["trials"]] == list(range(10))
+    status, _, err = deep5("show", "sweep", str(pruned.folder.parent))
+    assert (status, "holds no sweep.json" in err) == (2, True)
+
+
+def test_the_command_of_the_best_settings_runs_them(pruned, tmp_path):
+    words = [*shlex.split(pruned.command)[1:], "--quiet", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "deep5", *words], check=True)
+    [folder] = tmp_path.iterdir()
+    recipe = load(folder).document["recipe"]
+    assert "validation" not in recipe["mutable"]
+    assert recipe["mutable"]["optimizer_kwargs"]["lr"] == pruned.best.settings["optimizer_kwargs.lr"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["adam", "native:adam", "True", "None", "1", "it's", "a b", "own.py:Rule", 1, 0.1, True, None, [1, "x"], {}],
+)
+def test_settings_survive_the_command_line(value):
+    option, text = settings_words({"key": value})
+    assert option == "--set"
+    assert parse_setting(text) == ("key", value)

@@ -10,7 +10,7 @@ from typing import Any
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.files import is_folder
 from deep5.results.comparison import ComparisonResult, load_comparison
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, kind_of
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, SWEEP_KIND, kind_of
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
@@ -120,6 +120,10 @@ def _take(folder: Path, found: Collection) -> None:
     if kind == COMPARISON_KIND:
         comparison = _attempt(folder, folder, kind, load_comparison, found)
         found.comparisons.extend([] if comparison is None else [comparison])
+    elif kind == SWEEP_KIND:
+        found.unreadable.append(
+            Unreadable(path=str(folder), reason=f"it is a sweep; remedy: deep5 show sweep {folder}")
+        )
     elif kind == STUDY_KIND:
         study = _attempt(folder, folder, kind, lambda path: _study(path, found), found)
         found.studies.extend([] if study is None else [study])

@@ -16,6 +16,7 @@ from deep5.core.notebook import render
 from deep5.core.screen import on_a_screen
 from deep5.results.ran_optimizers import RanOptimizer, optimizer_lines, without_kernel
 from deep5.results.result import Result
+from deep5.results.screen_table import print_table
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
 
@@ -35,9 +36,6 @@ STUDY_VERSION = "2"
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """Format of the resumption times in study.json and of the start time in result.json."""
-
-# Width around and between two columns of a table.
-_BETWEEN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +159,19 @@ class Study:
                 [name, *(_mean_and_spread(values[metric], metric) if metric in values else "-" for metric in heads)]
             )
         if heads:
-            _table(console, ["candidate", *heads.values()], rows)
+            print_table(console, ["candidate", *heads.values()], rows)
         for line in optimizer_lines(self.optimizers):
             console.print(Text(line), overflow="fold")
         if self.target is not None:
             console.print(Text(f"to a {self.target}: median over the seeds (least … most)"), overflow="fold")
-            _table(
+            print_table(
                 console,
                 ["candidate", *MEASURES, "reached by"],
                 [[name, *_cells(self.reached.get(name, {}))] for name in self.settings],
             )
         for scaling in self.scaling:
             console.print(Text(f"{scaling.title}: median over the seeds"), overflow="fold")
-            _table(console, *scaling_cells(scaling))
+            print_table(console, *scaling_cells(scaling))
             for note in scaling.notes():
                 console.print(Text(note), overflow="fold")
         for line in self._lost():
@@ -213,35 +211,6 @@ class Study:
             + f": {why}"
             for why, own in grouped.items()
         ]
-
-
-def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, or several narrower ones, each with as many columns as fit: no word and no number is broken."""
-    from rich import box
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))]
-    widths = [max(own, cell_len(head)) for own, head in zip(cells, columns, strict=True)]
-    if sum(widths) + _BETWEEN * len(widths) > console.width:
-        # Headings wrap.
-        widths = [max(own, *map(cell_len, head.split())) for own, head in zip(cells, columns, strict=True)]
-    widths[0] = min(widths[0], console.width // 3)
-    begin = 1
-    while begin < len(columns):
-        end, used = begin, widths[0] + _BETWEEN
-        while end < len(columns) and (end == begin or used + widths[end] + _BETWEEN <= console.width):
-            used += widths[end] + _BETWEEN
-            end += 1
-        places = [0, *range(begin, end)]
-        table = Table(box=box.SIMPLE, pad_edge=False)
-        for place in places:
-            table.add_column(Text(columns[place]), overflow="fold", width=widths[place])  # "[s]" is not markup
-        for row in rows:
-            table.add_row(*(Text(row[place]) for place in places))
-        console.print(table)
-        begin = end
 
 
 def _cells(reached: Mapping[int, Reached]) -> list[str]:

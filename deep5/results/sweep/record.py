@@ -19,6 +19,7 @@ from deep5.core.screen import on_a_screen
 from deep5.core.terminal import counted
 from deep5.results.kind import SWEEP
 from deep5.results.reading import NotThere, read_json
+from deep5.results.screen_table import print_table
 from deep5.results.sweep.log import read_trials
 from deep5.results.sweep.trial import FAILED, FINISHED, PRUNED, Trial, rank_value
 
@@ -117,14 +118,13 @@ class Sweep:
         """The HTML that a notebook shows."""
         return render(self)
 
-    def print(self, console: Console) -> None:
+    def print(self, console: Console, *, everything: bool = False) -> None:
         """Print the best trials, the budget, and the notes.
 
         Args:
             console: The console to print on.
+            everything: Print all trials, in their order.
         """
-        from rich import box
-        from rich.table import Table
         from rich.text import Text
 
         document, budget = self.document, self.budget
@@ -137,16 +137,26 @@ class Sweep:
         )
         keys = list(document["space"])
         heads = _short(keys)
-        table = Table(box=box.SIMPLE, pad_edge=False)
-        for column in ("trial", f"{shown_goal(document)} [{document['goal']['unit']}]", "epochs", *heads):
-            table.add_column(Text(column), overflow="fold")
-        for trial in self.ranked[:_SHOWN]:
+        shown = self.trials if everything else self.ranked[:_SHOWN]
+        state = ["state"] if everything else []
+        rows = []
+        for trial in shown:
             cells = [_cell(trial.settings[key]) if key in trial.settings else "-" for key in keys]
-            table.add_row(*map(Text, (str(trial.number), f"{trial.value:.6g}", str(trial.epochs), *cells)))
-        if self.ranked:
-            console.print(table)
+            value = "-" if trial.value is None else f"{trial.value:.6g}"
+            rows.append(
+                [
+                    str(trial.number),
+                    *([trial.state or "running"] if everything else []),
+                    value,
+                    str(trial.epochs),
+                    *cells,
+                ]
+            )
+        if rows:
+            goal = f"{shown_goal(document)} [{document['goal']['unit']}]"
+            print_table(console, ["trial", *state, goal, "epochs", *heads], rows)
         lines = []
-        if len(self.ranked) > _SHOWN:
+        if not everything and len(self.ranked) > _SHOWN:
             lines.append(f"the best {_SHOWN} of {len(self.ranked)} finished trials")
         counts = ", ".join(f"{budget[state]} {state}" for state in (FINISHED, PRUNED, FAILED) if budget[state])
         lines.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 __all__ = ["FAILED", "FINISHED", "PRUNED", "Direction", "State", "Trial", "rank_value"]
@@ -49,7 +49,11 @@ class Trial:
     steps: int = 0
     wall_s: float = 0.0
     host: str = ""
-    attempts: int = field(default=1)
+    attempts: int = 1
+
+    def document(self) -> dict[str, Any]:
+        """The trial in JSON types, but for numbers that are not finite."""
+        return asdict(self)
 
 
 def rank_value(trial: Trial, direction: Direction) -> float:

@@ -1,0 +1,44 @@
+"""The command `deep5 show sweep`."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import click
+
+from deep5.core.errors import Errors
+
+__all__ = ["sweep_command"]
+
+
+def sweep_command(errors: Errors) -> click.Command:
+    """Create the command.
+
+    Args:
+        errors: Error handling of the command line.
+    """
+
+    @click.command("sweep")
+    @click.argument("folder", metavar="FOLDER")
+    @click.option("--all", "everything", is_flag=True, help="Show every trial, in the order of the proposals.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON, with every trial.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def sweep(folder: str, everything: bool, as_json: bool, debug: bool) -> None:
+        """Show the best trials of a sweep and its budget, also while it is under way.
+
+        FOLDER is what 'deep5 sweep' wrote.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.core.terminal import printed
+            from deep5.results.sweep.record import load_sweep
+            from deep5.results.validation import encode
+
+            found = load_sweep(folder)
+            if as_json:
+                document = {**found.full_document(), "trials": [trial.document() for trial in found.trials]}
+                show(json.dumps(encode(document), indent=2, allow_nan=False))
+            else:
+                show(printed(partial(found.print, everything=everything)))
+
+    return sweep
