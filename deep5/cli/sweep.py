@@ -64,6 +64,13 @@ def sweep_command(errors: Errors) -> click.Command:
         "samples choose, and the result says so.",
     )
     @click.option(
+        "--engine",
+        metavar="NAME",
+        default="local",
+        show_default=True,
+        help="Where trials run: local, dask, or dask:ADDRESS of a scheduler.",
+    )
+    @click.option(
         "--workers",
         type=click.IntRange(min=1),
         default=1,

@@ -49,6 +49,7 @@ KINDS = {
     "schedules": "schedule",
     "schemes": "scheme",
     "compressors": "compression",
+    "engines": "engine",
 }
 """The kinds of components: `kind` of the entry point group `deep5.<kind>` to its word in messages."""
 
@@ -66,6 +67,7 @@ REGISTERED = {
     "schedules": "A subclass of d5.Schedule.",
     "schemes": "A subclass of d5.DistributedOptimizer.",
     "compressors": "A subclass of d5.Compression.",
+    "engines": "A subclass of concurrent.futures.Executor, made with workers, processors_each and options.",
 }
 """What an entry point of each kind names."""
 
@@ -93,6 +95,10 @@ _EXTRAS = {
     "tokenizers": "text",
     "tensorboard": "tensorboard",
     "mpi4py": "mpi",
+    "optuna": "search",
+    "cmaes": "search",
+    "dask": "dask",
+    "distributed": "dask",
     "httpx": "serving",
     "starlette": "serving",
     "uvicorn": "serving",

@@ -7,13 +7,16 @@ import json
 import os
 import platform
 import runpy
+import secrets
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Self
 
 from deep5.core.child_process import supervise
 from deep5.core.errors import OutputError, RunFailed
@@ -22,7 +25,8 @@ from deep5.core.process_end import Ended, last_lines
 from deep5.core.process_tree import resident_bytes
 from deep5.core.python_child import python_command
 from deep5.core.quantities import size
-from deep5.measuring.pinning import environment, processors
+from deep5.engines.claims import claimed
+from deep5.measuring.pinning import environment
 
 if TYPE_CHECKING:
     import psutil
@@ -33,11 +37,16 @@ ATTEMPT = "attempt.json"
 """The file of an attempt's folder: who carries it out, and how it ended."""
 
 Stop = Callable[[Path], str | None]
-"""Looks into an attempt's folder; returns why its run must end, or None."""
+"""Looks into the folder with an attempt's result folder; returns why its run must end, or None."""
 
 _INTERRUPTED = "was interrupted"
+# An attempt's file is renewed at this interval; without renewal for this long, its process is taken for dead, if it is
+# on another machine; interval of looking for the end of a process that lives.
+_RENEWED_S, _STALE_S, _WAIT_S = 5.0, 60.0, 0.2
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _slot = threading.local()
+# Folders of the attempts that this process carries out.
+_here: set[Path] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,7 @@ class RunRequest:
         arguments: The command line after `deep5 run`, without `--out` and `--resume`.
         folder: Absolute path of the folder with a folder per run, each with a folder per attempt.
         threads: Threads within an operator.
+        processors: Number of processors for all its ranks together.
         time_limit_s: Time limit.
         memory_limit_bytes: Memory limit of all its processes together.
     """
@@ -57,6 +67,7 @@ class RunRequest:
     arguments: Sequence[str]
     folder: str
     threads: int
+    processors: int
     time_limit_s: float
     memory_limit_bytes: int
 
@@ -67,16 +78,18 @@ class Outcome:
 
     Attributes:
         attempt: Its folder.
+        results: The folder with its result folder: its own, or that of an interrupted attempt.
         run: The result folder; None: there is none.
         status: Exit status of `deep5 run`; negative: the signal that ended it.
         stopped: Why it was ended, or None.
         reason: What went wrong, with its last output; None if it exited with status 0 or 1.
-        wall_s: Its duration, over all processes of this attempt.
+        wall_s: Its duration, with that of the attempts in whose results it resumed.
         memory_bytes: Largest observed resident memory.
         host: Name of the machine.
     """
 
     attempt: str
+    results: str
     run: str | None
     status: int
     stopped: str | None
@@ -102,7 +115,9 @@ def on_processors(numbers: Sequence[int], cancelled: threading.Event) -> Iterato
 
 
 def attempt(request: RunRequest, stop: Stop | None = None) -> Outcome:
-    """Carry out a run once: a new attempt, or the rest of one that was interrupted; of one that ended, its outcome.
+    """Carry out a run once: a new attempt, or the rest of an interrupted one; of a run that has ended, its outcome.
+
+    An attempt whose process still lives, such as one of an earlier driver, is waited for.
 
     Args:
         request: The run.
@@ -113,27 +128,38 @@ def attempt(request: RunRequest, stop: Stop | None = None) -> Outcome:
         OutputError: A disk is full: that says nothing about the run, which can resume.
         OSError: The folder cannot be written.
     """
-    folder, left = _folder(Path(request.folder) / request.key)
-    if (known := _outcome(folder)) is not None:
-        return known
-    about = {"host": platform.node(), "process": os.getpid(), "ended": None}
-    before_s = _spent_s(folder)
-    write_atomically(folder / ATTEMPT, json.dumps({**about, "wall_s": before_s}))
-    most = 0
-    pinned = getattr(_slot, "processors", None) or processors(request.threads)
     cancelled: threading.Event | None = getattr(_slot, "cancelled", None)
+    lease = _lease(Path(request.folder) / request.key, cancelled)
+    if isinstance(lease, Outcome):
+        return lease
+    given = getattr(_slot, "processors", None)
+    with lease:
+        free = claimed(request.processors, request.time_limit_s, lease.renew) if given is None else nullcontext(given)
+        with free as pinned:
+            return _carried_out(request, lease, pinned, stop, cancelled)
+
+
+def _carried_out(
+    request: RunRequest,
+    lease: _Lease,
+    pinned: Sequence[int],
+    stop: Stop | None,
+    cancelled: threading.Event | None,
+) -> Outcome:
+    most = 0
 
     def look(processes: Sequence[psutil.Process]) -> str | None:
         nonlocal most
+        lease.renew()
         most = max(most, resident_bytes(processes))
         if most > request.memory_limit_bytes:
             return f"used too much memory, {size(most)},"
         if cancelled is not None and cancelled.is_set():
             return _INTERRUPTED
-        return None if stop is None else stop(folder)
+        return None if stop is None else stop(lease.results)
 
-    words = ["run", *request.arguments, "--quiet", "--out", str(folder)]
-    if left is not None:
+    words = ["run", *request.arguments, "--quiet", "--out", str(lease.results)]
+    if (left := result_of(lease.results)) is not None:
         words += ["--resume", str(left)]
     ended = supervise(
         python_command(deep5, pinned, words, parent=os.getpid()),
@@ -142,20 +168,21 @@ def attempt(request: RunRequest, stop: Stop | None = None) -> Outcome:
         look=look,
     )
     if ended.stopped == _INTERRUPTED:
-        raise RunFailed(f"the run {request.key} {_INTERRUPTED}; what it left is in {folder}")
+        raise RunFailed(f"the run {request.key} {_INTERRUPTED}; what it left is in {lease.results}")
     outcome = Outcome(
-        attempt=str(folder),
-        run=_as_text(result_of(folder)),
+        attempt=str(lease.folder),
+        results=str(lease.results),
+        run=_as_text(result_of(lease.results)),
         status=ended.status,
         stopped=ended.stopped,
         reason=_reason(ended, most > request.memory_limit_bytes, request),
-        wall_s=before_s + ended.wall_s,
+        wall_s=lease.before_s + ended.wall_s,
         memory_bytes=most,
         host=platform.node(),
     )
     if outcome.reason is not None and any(os.strerror(number) in outcome.reason for number in _NO_SPACE):
         raise OutputError(f"a process found no space on a disk: {outcome.reason}")
-    write_atomically(folder / ATTEMPT, json.dumps({**about, "ended": asdict(outcome), "wall_s": outcome.wall_s}))
+    lease.end(outcome)
     return outcome
 
 
@@ -176,31 +203,126 @@ def result_of(folder: Path) -> Path | None:
     """The result folder of an attempt, or None.
 
     Args:
-        folder: The attempt's folder.
+        folder: The folder that the run got as `--out`.
     """
     found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     return found[0] if found else None
 
 
-def _folder(own: Path) -> tuple[Path, Path | None]:
-    """The attempt's folder, and the result folder to resume in."""
-    own.mkdir(parents=True, exist_ok=True)
-    numbers = sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
-    if numbers:
-        last = own / str(numbers[-1])
-        left = result_of(last)
-        if _outcome(last) is not None:
-            return last, None
-        if left is not None and (left / "result.json").exists():
-            return last, left
-    while True:
-        number = numbers[-1] + 1 if numbers else 1
+class _Lease:
+    """The right to carry out a run: a new folder of an attempt, whose file is renewed while its process lives.
+
+    A context manager: the attempt is under way within it.
+
+    Args:
+        folder: The attempt's folder, which does not exist.
+        before: The folder of an interrupted attempt on this machine, in whose results this one resumes; or None.
+
+    Raises:
+        FileExistsError: Another process has made it.
+    """
+
+    def __init__(self, folder: Path, before: Path | None) -> None:
+        earlier = {} if before is None else _read(before)
+        self.results = folder if before is None else before.parent / str(earlier["results"])
+        self.before_s = float(earlier.get("wall_s", 0.0))
+        self._began = self._renewed = monotonic()
+        # With its file from the start, and only once: a folder that is not empty cannot be replaced.
+        self.folder = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
+        self.folder.mkdir()
+        self._write(None)
         try:
-            (own / str(number)).mkdir()
-        except FileExistsError:  # another attempt has just begun
-            numbers.append(number)
-            continue
-        return own / str(number), None
+            self.folder.rename(folder)
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise FileExistsError from error
+            raise
+        self.folder = folder
+
+    def __enter__(self) -> Self:
+        _here.add(self.folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _here.discard(self.folder)
+
+    def renew(self) -> None:
+        """Show that the process lives."""
+        if monotonic() - self._renewed >= _RENEWED_S:
+            self._write(None)
+            self._renewed = monotonic()
+
+    def end(self, outcome: Outcome) -> None:
+        """Store how the attempt ended."""
+        self._write(outcome)
+
+    def _write(self, outcome: Outcome | None) -> None:
+        import psutil
+
+        about = {
+            "host": platform.node(),
+            "process": os.getpid(),
+            "created": psutil.Process().create_time(),
+            "results": self.results.name,
+            "wall_s": self.before_s + monotonic() - self._began,
+            "ended": None if outcome is None else asdict(outcome),
+        }
+        write_atomically(self.folder / ATTEMPT, json.dumps(about))
+
+
+def _lease(own: Path, cancelled: threading.Event | None) -> _Lease | Outcome:
+    """The right to carry out a run; or, if it has ended, its outcome."""
+    own.mkdir(parents=True, exist_ok=True)
+    while True:
+        numbers = sorted(int(path.name) for path in own.iterdir() if path.name.isdecimal())
+        before: Path | None = None
+        if numbers:
+            last = own / str(numbers[-1])
+            if (known := _outcome(last)) is not None:
+                return known
+            if _lives(last):
+                if cancelled is not None and cancelled.is_set():
+                    raise RunFailed(f"the run {own.name} {_INTERRUPTED} while another process carries it out")
+                sleep(_WAIT_S)
+                continue
+            before = last if _can_resume(last) else None
+        with suppress(FileExistsError):  # another process was faster
+            return _Lease(own / str((numbers[-1] if numbers else 0) + 1), before)
+
+
+def _lives(folder: Path) -> bool:
+    """Whether the process of an attempt lives: known for certain on its machine; elsewhere by the last renewal."""
+    import psutil
+
+    about = _read(folder)
+    if about.get("host") == platform.node():
+        if about.get("process") == os.getpid():
+            return folder in _here
+        try:
+            process = psutil.Process(about["process"])
+            # A zombie has ended, and its parent has not noticed.
+            return bool(process.create_time() == about["created"] and process.status() != psutil.STATUS_ZOMBIE)
+        except (KeyError, psutil.Error):
+            return False
+    # By the clock of the disk, which machines share.
+    clock = folder / f".clock-{secrets.token_hex(4)}"
+    clock.touch()
+    now = clock.stat().st_mtime
+    clock.unlink()
+    return now - (folder / ATTEMPT).stat().st_mtime < _STALE_S
+
+
+def _can_resume(folder: Path) -> bool:
+    """Whether an interrupted attempt left what another one on this machine can resume.
+
+    On another machine its process may be stopped only for a time, and would then write into the same folder.
+    """
+    about = _read(folder)
+    if about.get("host") != platform.node() or not isinstance(about.get("results"), str):
+        return False
+    left = result_of(folder.parent / about["results"])
+    return left is not None and (left / "result.json").exists()
 
 
 def _read(folder: Path) -> Mapping[str, Any]:
@@ -212,18 +334,12 @@ def _read(folder: Path) -> Mapping[str, Any]:
 
 
 def _outcome(folder: Path) -> Outcome | None:
-    """How an attempt ended; None: it was interrupted, or has not begun."""
+    """How an attempt ended; None: it was interrupted, or is under way."""
     ended = _read(folder).get("ended")
     try:
         return Outcome(**ended) if isinstance(ended, dict) else None
     except TypeError:  # of another deep5
         return None
-
-
-def _spent_s(folder: Path) -> float:
-    """What earlier processes of an attempt took; of an interrupted one the time is lost with its process."""
-    seconds = _read(folder).get("wall_s", 0.0)
-    return float(seconds) if isinstance(seconds, (int, float)) else 0.0
 
 
 def _reason(ended: Ended, too_large: bool, request: RunRequest) -> str | None:

@@ -25,23 +25,26 @@ class LocalEngine(Executor):
 
     Args:
         workers: Number of calls at the same time.
-        threads: Number of processors of each.
+        processors_each: Number of processors of each.
+        options: None: it has no options.
 
     Raises:
-        UsageError: There are too few processors.
+        UsageError: There are too few processors, or options are given.
     """
 
-    def __init__(self, workers: int = 1, threads: int = 1) -> None:
+    def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
+        if options:
+            raise UsageError(f"the engine local:{options:.40}; allowed: local, which has no options")
         here = processors(1 << 20)
-        if workers < 1 or workers * threads > len(here):
+        if workers < 1 or workers * processors_each > len(here):
             raise UsageError(
-                f"{workers} workers with {threads} threads each; allowed: {len(here)} processors in all, the ones of "
-                f"this process; remedy: --workers {max(1, len(here) // threads)}"
+                f"{workers} workers with {processors_each} processors each; allowed: {len(here)} in all, those of "
+                f"this process; remedy: --workers {max(1, len(here) // processors_each)}"
             )
         self._slots: SimpleQueue[list[int]] = SimpleQueue()
-        chosen = processors(workers * threads)
+        chosen = processors(workers * processors_each)
         for number in range(workers):
-            self._slots.put(chosen[number * threads : (number + 1) * threads])
+            self._slots.put(chosen[number * processors_each : (number + 1) * processors_each])
         self._cancelled = Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="deep5-run")
 

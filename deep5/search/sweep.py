@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
@@ -17,12 +18,12 @@ from typing import Any
 from deep5.compare.candidate import check_plain, content_hash
 from deep5.compare.processes import NO_SPACE, check_limits
 from deep5.core.canonical import canonical, canonical_hash
-from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief, described
 from deep5.core.files import is_folder, write_atomically
 from deep5.core.metric import Metric
 from deep5.core.progress import Steps, Tell, unreported
 from deep5.engines.attempt import RunRequest
-from deep5.engines.local import LocalEngine
+from deep5.engines.make import LOCAL, make_engine
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.recipe.experiment import Experiment, recipe_parts
 from deep5.recipe.recipe import FULL, Recipe, load_recipe
@@ -50,6 +51,8 @@ VALIDATION = 0.1
 _HOPELESS = 5
 # Combinations of choices whose components are checked before the first trial.
 _MOST_CHECKED = 64
+# How long a run may wait for a worker; how often the worker of a run may be lost.
+_QUEUED_S, _MOST_LOST = 600.0, 3
 _UNFINISHED = "the sweep is not finished"
 _SAME = (
     "recipe", "size", "space", "settings", "goal", "sampler", "pruner", "seed", "parallel", "time_limit_s",
@@ -98,6 +101,7 @@ def run_sweep(
     seed: int = 0,
     common: Mapping[str, Any] | None = None,
     validation: float | None = None,
+    engine: str = LOCAL,
     workers: int = 1,
     parallel: int | None = None,
     time_limit_s: float = 3600.0,
@@ -125,6 +129,7 @@ def run_sweep(
         common: Settings of all trials.
         validation: Fraction of the training samples to hold out, by which settings are chosen; 0: test samples choose,
             and the result says so; None: the recipe's, or `VALIDATION`.
+        engine: Where trials run: a name of the entry points `deep5.engines`, or NAME:OPTIONS.
         workers: Number of trials that run at the same time, on disjoint processors.
         parallel: Number of trials that a sampler allows to run at the same time; None: `workers`. A part of the
             declaration: with the same number, any number of workers gives the same trials.
@@ -150,7 +155,7 @@ def run_sweep(
         under_way.begin(Path(out))
     else:
         under_way.go_on(Path(resume))
-    return under_way.run(workers)
+    return under_way.run(engine, workers)
 
 
 def _plan(
@@ -390,18 +395,19 @@ class _UnderWay:
         document["resumed"] = [*declared["resumed"], datetime.now(UTC).strftime(TIME)]
         remove_torn(left.folder)
 
-    def run(self, workers: int) -> Sweep:
+    def run(self, engine: str, workers: int) -> Sweep:
         """Run all trials that have not ended; however the sweep ends, its folder records them."""
         plan = self._plan
         try:
             self._write()
             self._log = TrialLog(self._folder)
-            with LocalEngine(workers, plan.processors) as engine:
-                try:
-                    self._carry_out(engine, workers)
-                except BaseException:
-                    engine.shutdown(wait=True, cancel_futures=True)
-                    raise
+            made = make_engine(engine, workers=workers, processors_each=plan.processors)
+            try:
+                self._carry_out(made, workers)
+            except BaseException:
+                made.shutdown(wait=True, cancel_futures=True)
+                raise
+            made.shutdown()
             plan.document["finished"] = True
             plan.document["notes"].remove(_UNFINISHED)
             self._write()
@@ -426,6 +432,7 @@ class _UnderWay:
         # Those that an interruption left, first.
         waiting = [trial for trial in self._trials if trial.state is None]
         running: dict[Future[Trial], int] = {}
+        lost = Counter[int]()
         while waiting or running or len(self._trials) < count:
             while len(running) < workers:
                 if waiting:
@@ -436,14 +443,36 @@ class _UnderWay:
                     break
                 steps.say(f"trial {trial.number}")
                 running[engine.submit(run_trial, self._request(trial))] = trial.number
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                del running[future]
-                trial = future.result()
+            done = wait(running, self._longest_s(), return_when=FIRST_COMPLETED).done
+            if not done:
+                raise RunFailed(
+                    f"the engine returned no run within {self._longest_s():g} s; what the sweep left is in "
+                    f"{self._folder}; remedy: start its workers, then the same command with --resume {self._folder}"
+                )
+            for future in done:
+                number = running.pop(future)
+                try:
+                    trial = future.result()
+                except Deep5Error:
+                    raise
+                except Exception as error:  # the worker was lost with the run, which another one carries out
+                    lost[number] += 1
+                    if lost[number] == _MOST_LOST:
+                        raise RunFailed(
+                            f"the trial {number} was lost {_MOST_LOST} times, the last time because "
+                            f"{described(error)}; what the sweep left is in {self._folder}"
+                        ) from error
+                    waiting.insert(0, self._trials[number])
+                    continue
                 self._check_content()
                 self._trials[trial.number] = trial
                 self._log.end(trial)
                 steps.advance()
                 self._check_hope()
+
+    def _longest_s(self) -> float:
+        """How long an engine may take until one of the runs under way ends."""
+        return float(self._plan.document["time_limit_s"]) + _QUEUED_S
 
     def _required(self, number: int) -> int:
         """Number of trials, from the first on, that must have ended before a trial starts."""
@@ -476,6 +505,7 @@ class _UnderWay:
             arguments=[*words, "--follow", document["goal"]["metric"]],
             folder=str(self._folder / RUNS),
             threads=plan.threads,
+            processors=plan.processors,
             time_limit_s=document["time_limit_s"],
             memory_limit_bytes=plan.memory_bytes,
         )

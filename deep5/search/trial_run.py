@@ -72,7 +72,7 @@ def run_trial(request: TrialRequest) -> Trial:
         return "was pruned" if watch.hear(_points(_lines(folder))).pruned else None
 
     outcome = attempt(RunRequest(**request.run), None if request.pruner == NONE else stop)
-    lines = _lines(Path(outcome.attempt))
+    lines = _lines(Path(outcome.results))
     verdict = watch.hear(_points(lines))
     about: dict[str, Any] = {
         "number": request.number,

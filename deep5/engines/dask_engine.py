@@ -1,0 +1,80 @@
+"""`DaskEngine`: runs on the workers of a Dask cluster, which share a file system with this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+import dask
+import distributed
+
+from deep5.core.errors import UsageError
+from deep5.measuring.pinning import processors
+
+__all__ = ["DaskEngine"]
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+# A run is repeated by its sweep, which counts the attempts, and not by Dask.
+_SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.daemon": False}
+_CONNECT_S = 30.0
+
+
+class DaskEngine(Executor):
+    """Calls functions on Dask workers.
+
+    Without an address, it starts a cluster on this machine. A cluster with an address is used as it is: start each
+    worker with one thread (`dask worker ADDRESS --nthreads 1`), and the scheduler with
+    `DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0`. Runs on one machine have disjoint processors in either case.
+
+    Args:
+        workers: Number of workers of a new cluster.
+        processors_each: Number of processors of each.
+        options: Address of a scheduler, such as `tcp://10.0.0.1:8786`; empty: a new cluster.
+
+    Raises:
+        UsageError: There are too few processors, or no scheduler answers at the address.
+
+    References:
+        Rocklin, "Dask: parallel computation with blocked algorithms and task scheduling", SciPy 2015.
+    """
+
+    def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
+        self._cluster: Any = None
+        if not options:
+            options = self._start(workers, processors_each)
+        try:
+            self._client = distributed.Client(options, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"no scheduler of Dask at {options!r:.100} ({type(error).__name__}: {error}); allowed: its address, "
+                "such as dask:tcp://10.0.0.1:8786; remedy: dask scheduler"
+            ) from error
+        self._executor = self._client.get_executor(pure=False, retries=0)
+
+    def _start(self, workers: int, processors_each: int) -> str:
+        here = processors(1 << 20)
+        if workers < 1 or workers * processors_each > len(here):
+            raise UsageError(
+                f"{workers} workers with {processors_each} processors each; allowed: {len(here)} in all, those of "
+                f"this process; remedy: --workers {max(1, len(here) // processors_each)}"
+            )
+        with dask.config.set(_SETTINGS):
+            self._cluster = distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0,
+            )  # fmt: skip
+        return str(self._cluster.scheduler_address)
+
+    def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
+        """See `concurrent.futures.Executor.submit`."""
+        made: Future[_Result] = self._executor.submit(fn, *args, **kwargs)
+        return made
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `concurrent.futures.Executor.shutdown`; an own cluster ends, and with it calls under way."""
+        self._executor.shutdown(wait=wait and not cancel_futures)
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
