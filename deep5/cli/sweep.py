@@ -150,7 +150,13 @@ def sweep_command(errors: Errors) -> click.Command:
                 )
             best = done.best
             if as_json and best is not None:  # otherwise the error is the only document
-                show(json.dumps({**done.full_document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
+                show(
+                    json.dumps(
+                        {**done.full_document(), "command": done.command, "folder": str(done.folder)},
+                        indent=2,
+                        allow_nan=False,
+                    )
+                )
             elif not quiet and not as_json:
                 from deep5.core.terminal import printed
 

@@ -10,11 +10,30 @@ from time import monotonic, sleep
 
 from deep5.core.compiler import cache_folder
 from deep5.core.errors import UsageError
+from deep5.core.terminal import counted
 from deep5.measuring.pinning import processors
 
-__all__ = ["claimed"]
+__all__ = ["check_workers", "claimed"]
 
 _POLL_S = 0.2
+
+
+def check_workers(workers: int, processors_each: int) -> None:
+    """Reject more workers on this machine than this process has processors for.
+
+    Args:
+        workers: Number of workers.
+        processors_each: Number of processors of each.
+
+    Raises:
+        UsageError: States how many are allowed.
+    """
+    here = len(processors(1 << 20))
+    if workers < 1 or workers * processors_each > here:
+        raise UsageError(
+            f"{counted(workers, 'worker')} with {counted(processors_each, 'processor')} each; allowed: {here} in all, "
+            f"those of this process; remedy: --workers {max(1, here // processors_each)}"
+        )
 
 
 @contextmanager

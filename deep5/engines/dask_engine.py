@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
@@ -10,7 +11,7 @@ import dask
 import distributed
 
 from deep5.core.errors import UsageError
-from deep5.measuring.pinning import processors
+from deep5.engines.claims import check_workers
 
 __all__ = ["DaskEngine"]
 
@@ -19,7 +20,8 @@ _Result = TypeVar("_Result")
 
 # A run is repeated by its sweep, which counts the attempts, and not by Dask.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.daemon": False}
-_CONNECT_S = 30.0
+_CONNECT_S = 15.0
+_ADDRESS = re.compile(r"((tcp|tls|ucx|ws|wss)://)?[^/\s]+:[0-9]+")
 
 
 class DaskEngine(Executor):
@@ -43,6 +45,11 @@ class DaskEngine(Executor):
 
     def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
         self._cluster: Any = None
+        if options and _ADDRESS.fullmatch(options) is None:
+            raise UsageError(
+                f"dask:{options:.100} is not the address of a scheduler; allowed: one with a port, such as "
+                "dask:tcp://10.0.0.1:8786, or dask for a new cluster"
+            )
         if not options:
             options = self._start(workers, processors_each)
         try:
@@ -52,15 +59,20 @@ class DaskEngine(Executor):
                 f"no scheduler of Dask at {options!r:.100} ({type(error).__name__}: {error}); allowed: its address, "
                 "such as dask:tcp://10.0.0.1:8786; remedy: dask scheduler"
             ) from error
+        try:
+            self._client.wait_for_workers(1, timeout=_CONNECT_S)
+        except TimeoutError as error:
+            self._client.close()
+            if self._cluster is not None:
+                self._cluster.close()
+            raise UsageError(
+                f"the scheduler of Dask at {options} has no workers; allowed: at least one; remedy: dask worker "
+                f"{options} --nthreads 1"
+            ) from error
         self._executor = self._client.get_executor(pure=False, retries=0)
 
     def _start(self, workers: int, processors_each: int) -> str:
-        here = processors(1 << 20)
-        if workers < 1 or workers * processors_each > len(here):
-            raise UsageError(
-                f"{workers} workers with {processors_each} processors each; allowed: {len(here)} in all, those of "
-                f"this process; remedy: --workers {max(1, len(here) // processors_each)}"
-            )
+        check_workers(workers, processors_each)
         with dask.config.set(_SETTINGS):
             self._cluster = distributed.LocalCluster(
                 n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0,

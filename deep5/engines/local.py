@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from deep5.core.errors import UsageError
 from deep5.engines.attempt import on_processors
+from deep5.engines.claims import check_workers
 from deep5.measuring.pinning import processors
 
 __all__ = ["LocalEngine"]
@@ -35,12 +36,7 @@ class LocalEngine(Executor):
     def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
         if options:
             raise UsageError(f"the engine local:{options:.40}; allowed: local, which has no options")
-        here = processors(1 << 20)
-        if workers < 1 or workers * processors_each > len(here):
-            raise UsageError(
-                f"{workers} workers with {processors_each} processors each; allowed: {len(here)} in all, those of "
-                f"this process; remedy: --workers {max(1, len(here) // processors_each)}"
-            )
+        check_workers(workers, processors_each)
         self._slots: SimpleQueue[list[int]] = SimpleQueue()
         chosen = processors(workers * processors_each)
         for number in range(workers):

@@ -263,6 +263,8 @@ def parse_parameter(key: str, text: str) -> Parameter:
             raise UsageError(
                 f"{key}={text!r:.120}; allowed: finite numbers, strings, True, False, None, and lists of them"
             ) from error
+        if any(value in ("nan", "inf", "-inf", "+inf") for value in written):
+            raise UsageError(f"{key}={text!r:.120}; allowed: finite numbers")
         if not written or len({json.dumps(canonical(value, strict=False)) for value in written}) < len(written):
             raise UsageError(f"{key}={text!r:.120}; allowed: choices, each once, such as choice(adam, momentum)")
         return Parameter(low=0, high=len(written) - 1, values=tuple(written), **about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import Any
 from deep5.compare.candidate import check_plain, content_hash
 from deep5.compare.processes import NO_SPACE, check_limits
 from deep5.core.canonical import canonical, canonical_hash
-from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief, described
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief, described, suggestion
 from deep5.core.files import is_folder, write_atomically
 from deep5.core.metric import Metric
 from deep5.core.progress import Steps, Tell, unreported
@@ -151,11 +152,19 @@ def run_sweep(
         time_limit_s, memory_limit_bytes,
     )  # fmt: skip
     under_way = _UnderWay(plan, tell or unreported)
-    if resume is None:
-        under_way.begin(Path(out))
-    else:
-        under_way.go_on(Path(resume))
-    return under_way.run(engine, workers)
+    # Before there is a folder: an engine that cannot be made leaves none.
+    made = make_engine(engine, workers=workers, processors_each=plan.processors)
+    try:
+        if resume is None:
+            under_way.begin(Path(out))
+        else:
+            under_way.go_on(Path(resume))
+        done = under_way.run(made, workers)
+    except BaseException:
+        made.shutdown(wait=True, cancel_futures=True)
+        raise
+    made.shutdown()
+    return done
 
 
 def _plan(
@@ -184,8 +193,9 @@ def _plan(
     space = Space.of(texts)
     if both := sorted(set(space.parameters) & set(common)):
         raise UsageError(f"{both[0]!r} is set for all trials and in the space; allowed: one of them")
-    if "seed" in space.parameters:
-        raise UsageError("'seed' in the space; allowed: parts other than the seed, by which no settings are chosen")
+    for key in ("seed", "validation"):
+        if key in space.parameters:
+            raise UsageError(f"{key!r} in the space; allowed: parts that do not change what trials are compared by")
     settings, samples = _held_out(base, dict(common), validation)
     if "threads" not in {*settings, *space.parameters} and base.value("threads") is None:
         settings["threads"] = 1
@@ -212,6 +222,10 @@ def _plan(
     if chosen.limit is not None and count > chosen.limit:
         notes.append(f"the grid has {chosen.limit} combinations, fewer than {count} trials")
         count = chosen.limit
+    if all(own.steps for own in space.parameters.values()) and chosen.limit is None:
+        combinations_all = math.prod(own.steps for own in space.parameters.values())
+        if combinations_all < count:
+            notes.append(f"the space has at most {combinations_all} combinations, some of which are tried again")
     if samples == "test":
         notes.append(
             "test samples choose the settings, so the best value is no estimate for other samples; remedy: "
@@ -273,7 +287,9 @@ def _held_out(base: Recipe, settings: dict[str, Any], share: float | None) -> tu
         if "validation" in settings and own is None:
             share = 0.0
     if not share:
-        return settings, "test" if own is None else "validation"
+        if own is not None and "validation" not in settings:
+            settings["validation"] = None
+        return settings, "test"
     if share != base.value("validation"):
         settings["validation"] = share
     return settings, "validation"
@@ -285,8 +301,13 @@ def _goal(recipe: Recipe, name: str) -> tuple[Metric, str]:
     labels = metric_labels(rows)
     wanted = f"test_{name.removeprefix('validation_')}" if name.startswith("validation_") else name
     if wanted not in labels:
-        allowed = ", ".join(labels) or "none"
-        raise UsageError(f"the goal {name!r:.80} is not a metric of {recipe.name}; allowed: {allowed}")
+        names = [
+            f"validation_{label.removeprefix('test_')}" if label.startswith("test_") else label for label in labels
+        ]
+        allowed = ", ".join(names) or "none"
+        raise UsageError(
+            f"the goal {name!r:.80} is not a metric of {recipe.name}; allowed: {allowed}{suggestion(name, names)}"
+        )
     return recipe.metrics[labels.index(wanted)][0], wanted
 
 
@@ -313,6 +334,14 @@ def _combinations(recipe: Recipe, space: Space) -> list[Recipe]:
             shown = ", ".join(f"{key}={brief(value)}" for key, value in settings.items())
             raise type(error)(f"the space, at {shown}: {error}") from error
         found.append(made)
+    for key in space.parameters:
+        for end in (0.0, 1.0):
+            settings = space.chosen({**positions, key: end})
+            try:
+                recipe.with_settings(settings)
+            except Deep5Error as error:
+                raise type(error)(f"the space, at {key}={brief(settings.get(key))}: {error}") from error
+    workload_of(Experiment.of(found[0])).check()
     return found
 
 
@@ -321,6 +350,17 @@ def _most_epochs(recipe: Recipe, space: Space) -> int:
     if own is None:
         return int(recipe.value("epochs"))
     return int(max(own.values, default=own.high))
+
+
+def _refuse_difference(folder: Path, what: str, stored: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
+    """Refuse another space, or other settings, by the first key that differs."""
+    for key in dict.fromkeys((*stored, *requested)):
+        then, now = (brief(own[key]) if key in own else "nothing" for own in (stored, requested))
+        if then != now:
+            raise UsageError(
+                f"the sweep in {folder} has {key} in its {what}: {then}; got {now}; allowed: the same command with "
+                "--resume"
+            )
 
 
 class _UnderWay:
@@ -364,9 +404,12 @@ class _UnderWay:
         declared, document = left.document, self._plan.document
         for key in _SAME:
             if declared.get(key) != document[key]:
+                if key in ("space", "settings"):
+                    _refuse_difference(left.folder, key, declared[key], document[key])
+                remedy = f"; remedy: --parallel {declared[key]}" if key == "parallel" else ""
                 raise UsageError(
                     f"the sweep in {left.folder} has {key}: {brief(declared.get(key))}; got {brief(document[key])}; "
-                    "allowed: the same command with --resume"
+                    f"allowed: the same command with --resume{remedy}"
                 )
         for key, what in (("contents", "recipe files"), ("environment", "hardware or software")):
             if declared["provenance"].get(key) != document["provenance"][key]:
@@ -395,19 +438,13 @@ class _UnderWay:
         document["resumed"] = [*declared["resumed"], datetime.now(UTC).strftime(TIME)]
         remove_torn(left.folder)
 
-    def run(self, engine: str, workers: int) -> Sweep:
+    def run(self, engine: Executor, workers: int) -> Sweep:
         """Run all trials that have not ended; however the sweep ends, its folder records them."""
         plan = self._plan
         try:
             self._write()
             self._log = TrialLog(self._folder)
-            made = make_engine(engine, workers=workers, processors_each=plan.processors)
-            try:
-                self._carry_out(made, workers)
-            except BaseException:
-                made.shutdown(wait=True, cancel_futures=True)
-                raise
-            made.shutdown()
+            self._carry_out(engine, workers)
             plan.document["finished"] = True
             plan.document["notes"].remove(_UNFINISHED)
             self._write()

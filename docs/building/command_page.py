@@ -58,8 +58,11 @@ EXAMPLES: Mapping[str, str] = {
     "serve": "deep5 serve results/digits_lenet-… --framework onnxruntime --port 0",
     "show dataset": "deep5 show dataset digits -o pictures",
     "show network": "deep5 show network googlenet -o pictures",
+    "show sweep": "deep5 show sweep results/digits_lenet-sweep-…",
     "study": "deep5 study digits_lenet --size smoke --vary optimizer=adam,momentum --framework reference "
     "--target accuracy=20",
+    "sweep": "deep5 sweep digits_lenet --size smoke --goal validation_accuracy --trials 3 "
+    "--param 'batch_size=choice(16, 32, 64)'",
 }
 """A line by command; the tests of the documents, or of this page, run each."""
 

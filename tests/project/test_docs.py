@@ -203,6 +203,16 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep."""
+    from deep5.search.sweep import run_sweep
+
+    space = {"batch_size": "choice(16, 32)"}
+    out = tmp_path_factory.mktemp("swept")
+    return run_sweep("digits_lenet", space, goal="test_accuracy", trials=1, size="smoke", out=out).folder
+
+
 def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
     """The command with real results, images or arrays."""
     if words[0] == "profile":
@@ -215,6 +225,9 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
         if "--signer" in words:
             assert forked.run(["-m", "deep5", "results", "sign", str(signed), "--key", str(key)]).returncode == 0
         words, finished = [str(key) if word.startswith("~/.ssh/") else word for word in words], signed
+    if any("-sweep-" in word for word in words):
+        made = str(request.getfixturevalue("swept"))
+        return [made if "-sweep-" in word else word for word in words]
     if words[0] == "generate":
         finished = request.getfixturevalue("learned")
     words = [re.sub("results/[^/]+", str(finished), word) if word.startswith("results/") else word for word in words]
@@ -254,6 +267,8 @@ def test_commands_are_understood(
     if "my_recipe.py" in words:
         recipe = next(body for page, body in blocks("python") if page == "recipes.md" and "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
+    elif words[0] == "sweep":
+        words += ["--size", "smoke", "--trials", "1"]
     elif words[0] == "study":
         # Two optimizers are enough.
         words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]

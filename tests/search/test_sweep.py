@@ -235,9 +235,17 @@ def test_a_sweep_without_hope_ends_early(recipe, tmp_path):
         ({"space": {"optimizer": "choice(adam, adaam)"}}, "the space, at optimizer='adaam'.*did you mean"),
         ({"space": {"btch_size": "int(4, 8)"}}, "unknown key 'btch_size'"),
         ({"space": {"seed": "int(0, 8)"}}, "'seed' in the space"),
+        ({"space": {"validation": "uniform(0.1, 0.3)"}}, "'validation' in the space"),
+        ({"space": {"batch_size": "int(0, 40)"}}, "the space, at batch_size=0: .*at least 1"),
+        ({"space": {"optimizer_kwargs.lr": "choice(nan, 0.1)"}}, "allowed: finite numbers"),
+        ({"engine": "dusk"}, "did you mean 'dask'"),
+        ({"engine": "dask:nowhere"}, "not the address of a scheduler"),
         ({"space": {"optimizer_kwargs.lr": "uniform(1, 1)"}}, "empty range"),
         ({"space": {"optimizer_kwargs.lr": "uniform(0, inf)"}}, "infinite range"),
-        ({"goal": "validation_los"}, "'validation_los' is not a metric of small; allowed: test_loss, test_accuracy"),
+        (
+            {"goal": "validation_los"},
+            "'validation_los' is not a metric of small; allowed: validation_loss, .*did you mean 'validation_loss'",
+        ),
         ({"goal": "wall_clock_time", "pruner": "median"}, "no value after each epoch"),
         ({"size": "smoke", "pruner": "asha"}, "trials of 1 epoch"),
         ({"sampler": "tpee"}, "did you mean 'tpe'"),
@@ -260,7 +268,7 @@ def test_what_is_refused_before_a_process_starts(recipe, tmp_path, more, message
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Deep5Error, match=message):
         search(recipe, tmp_path / "out", **more)
-    assert not [*tmp_path.glob("out/*/runs/*")]
+    assert not [*tmp_path.glob("out/*")]
 
 
 @needs_two
@@ -279,6 +287,13 @@ def test_test_samples_choose_only_by_request_and_the_result_says_so(recipe, tmp_
     assert done.document["goal"]["samples"] == "test"
     assert any(note.startswith("test samples choose the settings") for note in done.document["notes"])
     assert "validation" not in load(done.folder / done.trials[0].run).document["recipe"]["mutable"]
+
+
+def test_a_fixed_validation_part_cannot_be_left_out(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(RECIPE.replace('"train": 400, "test": 100},', '"train": 400, "test": 100}, "validation": 0.25,'))
+    with pytest.raises(UsageError, match="'validation' is fixed"):
+        search(path, tmp_path, trials=1, validation=0)
 
 
 def test_the_recipes_own_validation_part_is_kept(tmp_path):
@@ -303,8 +318,8 @@ def test_another_declaration_is_not_resumed(recipe, left):
         ({"seed": 1}, "has seed: 0; got 1"),
         ({"sampler": "qmc"}, "has sampler: 'random'; got 'qmc'"),
         ({"goal": "test_accuracy"}, "has goal"),
-        ({"space": {**SPACE, "batch_size": "choice(25, 100)"}}, "has space"),
-        ({"parallel": 2}, "has parallel: 1; got 2"),
+        ({"space": {**SPACE, "batch_size": "choice(25, 100)"}}, "has batch_size in its space: 'choice"),
+        ({"parallel": 2}, "has parallel: 1; got 2; .*remedy: --parallel 1"),
     ):
         with pytest.raises(UsageError, match=message):
             resumed(recipe, left, **more)
@@ -437,6 +452,13 @@ def test_a_sweep_without_any_value_exits_with_3(deep5: Command, recipe: Path, tm
     assert status == 3
     assert "no trial of" in err
     assert "allowed: at most 360" in err
+
+
+def test_a_report_and_an_export_leave_a_sweep_out_and_say_how_to_see_it(pruned, deep5: Command):
+    status, _, err = deep5("report", str(pruned.folder))
+    assert (status, "remedy: deep5 show sweep" in err) == (2, True)
+    status, _, err = deep5("export", str(pruned.folder), "-o", "out", "--format", "csv")
+    assert (status, "is a sweep; remedy: deep5 export" in err) == (2, True)
 
 
 def test_the_audit_finds_nothing_in_a_sweep_and_lists_it_as_one_result(pruned):

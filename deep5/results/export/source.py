@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.terminal import counted
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, SWEEP_KIND
 from deep5.results.reading import read_object
 from deep5.results.store import survey
 from deep5.results.stored import UNREADABLE, Stored, stored
@@ -60,6 +60,8 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
                 left_out[f"{path} cannot be read: {about.reason}"] = None
             elif own.kind == STUDY_KIND:
                 failures[own.folder] = _failures(path / FILES[own.kind])
+            elif own.kind == SWEEP_KIND:
+                left_out[f"{path} is a sweep; remedy: deep5 export {path}/runs for its runs"] = None
             elif own.kind in (RUN_KIND, COMPARISON_KIND) and path not in found:
                 found[path] = Source(folder=path, about=about, document=read_object(path / FILES[own.kind]))
         for study, count in failures.items():

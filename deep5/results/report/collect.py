@@ -103,11 +103,13 @@ def _expanded(path: Path, found: Collection) -> list[Path]:
         path = path.parent
     if not is_folder(path):
         raise UsageError(f"{path} is not a folder; allowed: one that deep5 wrote; remedy: check the path")
-    if kind_of(path) in _SHOWN:
+    if (kind := kind_of(path)) in _SHOWN:
         return [path]
+    if kind == SWEEP_KIND:
+        raise UsageError(f"{path} is a sweep; allowed: a run, a comparison or a study; remedy: deep5 show sweep {path}")
     seen = survey(path)
     # A study's runs are shown with the study.
-    own = [path / entry.folder for entry in seen.found if not entry.study]
+    own = [path / entry.folder for entry in seen.found if not entry.study and entry.kind != SWEEP_KIND]
     found.unreadable.extend(Unreadable(path=str(path), reason=note) for note in seen.notes)
     if not own:
         names = ", ".join(_SHOWN.values())
@@ -120,10 +122,6 @@ def _take(folder: Path, found: Collection) -> None:
     if kind == COMPARISON_KIND:
         comparison = _attempt(folder, folder, kind, load_comparison, found)
         found.comparisons.extend([] if comparison is None else [comparison])
-    elif kind == SWEEP_KIND:
-        found.unreadable.append(
-            Unreadable(path=str(folder), reason=f"it is a sweep; remedy: deep5 show sweep {folder}")
-        )
     elif kind == STUDY_KIND:
         study = _attempt(folder, folder, kind, lambda path: _study(path, found), found)
         found.studies.extend([] if study is None else [study])
