@@ -44,40 +44,29 @@ class DaskEngine(Executor):
     """
 
     def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
-        self._cluster: Any = None
         if options and _ADDRESS.fullmatch(options) is None:
             raise UsageError(
                 f"dask:{options:.100} is not the address of a scheduler; allowed: one with a port, such as "
                 "dask:tcp://10.0.0.1:8786, or dask for a new cluster"
             )
-        if not options:
-            options = self._start(workers, processors_each)
+        self._cluster = None if options else _started(workers, processors_each)
+        address = options if self._cluster is None else str(self._cluster.scheduler_address)
         try:
-            self._client = distributed.Client(options, timeout=_CONNECT_S, set_as_default=False)
+            self._client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"no scheduler of Dask at {options!r:.100} ({type(error).__name__}: {error}); allowed: its address, "
+                f"no scheduler of Dask at {address!r:.100} ({type(error).__name__}: {error}); allowed: its address, "
                 "such as dask:tcp://10.0.0.1:8786; remedy: dask scheduler"
             ) from error
         try:
             self._client.wait_for_workers(1, timeout=_CONNECT_S)
         except TimeoutError as error:
             self._client.close()
-            if self._cluster is not None:
-                self._cluster.close()
             raise UsageError(
-                f"the scheduler of Dask at {options} has no workers; allowed: at least one; remedy: dask worker "
-                f"{options} --nthreads 1"
+                f"the scheduler of Dask at {address} has no workers; allowed: at least one; remedy: dask worker "
+                f"{address} --nthreads 1"
             ) from error
         self._executor = self._client.get_executor(pure=False, retries=0)
-
-    def _start(self, workers: int, processors_each: int) -> str:
-        check_workers(workers, processors_each)
-        with dask.config.set(_SETTINGS):
-            self._cluster = distributed.LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0,
-            )  # fmt: skip
-        return str(self._cluster.scheduler_address)
 
     def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
         """See `concurrent.futures.Executor.submit`."""
@@ -90,3 +79,12 @@ class DaskEngine(Executor):
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+
+
+def _started(workers: int, processors_each: int) -> Any:
+    """A cluster on this machine."""
+    check_workers(workers, processors_each)
+    with dask.config.set(_SETTINGS):
+        return distributed.LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
+        )
