@@ -35,6 +35,7 @@ _KINDS = {
     "event": ("events", "deep5 run digits_lenet --size smoke --set events={file}:{camel}"),
     "schedule": ("schedules", "deep5 run digits_lenet --size smoke --set schedules.lr={file}:{camel}"),
     "compression": ("compressors", f"{_RANKS} --set compression={{file}}:{{camel}}"),
+    "engine": ("engines", ""),
 }
 _PLUGIN = "plugin"
 _SUFFIX = ".txt"

@@ -205,6 +205,8 @@ def result_of(folder: Path) -> Path | None:
     Args:
         folder: The folder that the run got as `--out`.
     """
+    if not folder.is_dir():
+        return None
     found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     return found[0] if found else None
 
@@ -319,9 +321,10 @@ def _can_resume(folder: Path) -> bool:
     On another machine its process may be stopped only for a time, and would then write into the same folder.
     """
     about = _read(folder)
-    if about.get("host") != platform.node() or not isinstance(about.get("results"), str):
+    results = about.get("results")
+    if about.get("host") != platform.node() or not isinstance(results, str) or not results.isdecimal():
         return False
-    left = result_of(folder.parent / about["results"])
+    left = result_of(folder.parent / results)
     return left is not None and (left / "result.json").exists()
 
 
@@ -335,9 +338,15 @@ def _read(folder: Path) -> Mapping[str, Any]:
 
 def _outcome(folder: Path) -> Outcome | None:
     """How an attempt ended; None: it was interrupted, or is under way."""
-    ended = _read(folder).get("ended")
+    about = _read(folder)
+    ended, results = about.get("ended"), about.get("results")
+    if not isinstance(ended, dict) or not isinstance(results, str) or not results.isdecimal():
+        return None
+    # Where they are now: the folder may have been moved.
+    place = folder.parent / results
+    here = {"attempt": str(folder), "results": str(place), "run": _as_text(result_of(place))}
     try:
-        return Outcome(**ended) if isinstance(ended, dict) else None
+        return Outcome(**{**ended, **here})
     except TypeError:  # of another deep5
         return None
 

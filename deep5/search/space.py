@@ -87,8 +87,8 @@ class Parameter:
         Args:
             position: 0 to 1.
 
-        >>> parse_parameter("lr", "log(1e-4, 1e-1)").at(0.5), parse_parameter("depth", "int(1, 4)").at(0.74)
-        (0.003162277660168379, 3)
+        >>> parse_parameter("lr", "log(1e-4, 1e-1)").at(1.0), parse_parameter("depth", "int(1, 4)").at(0.74)
+        (0.1, 3)
         """
         if self.values:
             return self.values[min(int(position * len(self.values)), len(self.values) - 1)]

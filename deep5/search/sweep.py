@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -332,7 +333,7 @@ def _combinations(recipe: Recipe, space: Space) -> list[Recipe]:
             workload_of(Experiment.of(made)).check_arguments(recipe_parts(made))
         except Deep5Error as error:
             shown = ", ".join(f"{key}={brief(value)}" for key, value in settings.items())
-            raise type(error)(f"the space, at {shown}: {error}") from error
+            raise UsageError(f"the space, at {shown}: {error}") from error
         found.append(made)
     for key in space.parameters:
         for end in (0.0, 1.0):
@@ -340,7 +341,7 @@ def _combinations(recipe: Recipe, space: Space) -> list[Recipe]:
             try:
                 recipe.with_settings(settings)
             except Deep5Error as error:
-                raise type(error)(f"the space, at {key}={brief(settings.get(key))}: {error}") from error
+                raise UsageError(f"the space, at {key}={brief(settings.get(key))}: {error}") from error
     workload_of(Experiment.of(found[0])).check()
     return found
 
@@ -437,6 +438,8 @@ class _UnderWay:
         document["started"] = declared.get("started")
         document["resumed"] = [*declared["resumed"], datetime.now(UTC).strftime(TIME)]
         remove_torn(left.folder)
+        for torn in (left.folder / RUNS).glob("*/.*"):  # attempts that a kill left before they had their names
+            shutil.rmtree(torn, ignore_errors=True)
 
     def run(self, engine: Executor, workers: int) -> Sweep:
         """Run all trials that have not ended; however the sweep ends, its folder records them."""

@@ -122,6 +122,7 @@ def _lines(folder: Path) -> list[Mapping[str, Any]]:
         text = "" if run is None else (run / CURVE).read_text()
     except OSError:
         return []
+    # The last line may be under way.
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 

@@ -450,7 +450,8 @@ def test_weights_in_another_file_are_not_read(given: Callable[[str], Path]) -> N
 def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not an existing folder; allowed: a folder that deep5 run"):
         audit([tmp_path / "none"])
-    with pytest.raises(UsageError, match=r"holds no result: neither comparison\.json, study\.json, result\.json"):
+    names = r"comparison\.json, study\.json, sweep\.json, result\.json"
+    with pytest.raises(UsageError, match=f"holds no result: neither {names}"):
         audit([tmp_path])
     with pytest.raises(UsageError, match="no folder to audit"):
         audit([])

@@ -220,4 +220,4 @@ def test_the_tests_of_an_installed_plugin_pass(installed: tuple[Path, Path]) -> 
     folder, site = installed
     found = pytest_in(folder, site)
     assert found.returncode == 0, found.stdout
-    assert "18 passed" in found.stdout
+    assert "19 passed" in found.stdout

@@ -85,6 +85,26 @@ def test_a_run_is_carried_out_once_and_then_known(request_):
     assert attempts(request_) == ["1"]
 
 
+def test_a_moved_folder_keeps_what_ended(request_, tmp_path):
+    outcome = attempt(request_)
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    again = attempt(replace(request_, folder=str(tmp_path / "moved")))
+    assert again == replace(
+        outcome,
+        **{name: getattr(outcome, name).replace("/runs/", "/moved/") for name in ("attempt", "results", "run")},
+    )
+
+
+@pytest.mark.parametrize("results", ["../../elsewhere", "", 1, None])
+def test_an_attempt_that_names_another_folder_is_not_followed(request_, results):
+    attempt(request_)
+    file = Path(request_.folder, "run", "1", ATTEMPT)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "results": results, "process": 0}))
+    outcome = attempt(request_)
+    assert outcome.attempt.endswith("/2")
+    assert outcome.results.endswith("/2")
+
+
 def test_two_processes_at_the_same_time_give_one_run(request_):
     request = replace(request_, arguments=[*request_.arguments, "--set", "epochs=200"])
     processes = [started(request) for _ in range(3)]
@@ -137,12 +157,12 @@ def test_a_machine_that_no_longer_renews_is_replaced_by_a_fresh_attempt(request_
 
 
 def test_a_machine_that_renews_is_waited_for(request_):
-    attempt(request_)
+    outcome = attempt(request_)
     file = _elsewhere(request_, age_s=1.0)
-    ended = {**json.loads(file.read_text()), "ended": asdict(attempt(replace(request_, key="other")))}
+    ended = {**json.loads(file.read_text()), "ended": {**asdict(outcome), "host": "elsewhere", "wall_s": 123.0}}
     timer = threading.Timer(1.0, lambda: file.write_text(json.dumps(ended)))
     timer.start()
-    assert attempt(request_).run.endswith(ended["ended"]["run"].rpartition("/")[2])
+    assert attempt(request_) == replace(outcome, host="elsewhere", wall_s=123.0)
     timer.join()
     assert attempts(request_) == ["1"]
 

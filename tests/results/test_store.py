@@ -288,7 +288,7 @@ def _swapped(path: Path) -> None:
 
 def _older(path: Path) -> None:
     text = path.read_text().replace('"digits"', '"as it was read then"')
-    path.write_text(text.replace('"version": 8', '"version": 7', 1))
+    path.write_text(text.replace('"version": 9', '"version": 8', 1))
 
 
 def _junk(path: Path) -> None:
