@@ -16,7 +16,7 @@ __all__ = ["SAMPLERS", "Sampler", "make_sampler"]
 
 
 class Sampler(ABC):
-    """Proposes settings; the same ones for the same trials, whatever process asks, and when.
+    """Proposes settings; the same ones for the same trials, in any process and at any time.
 
     Args:
         space: The space.
@@ -189,10 +189,13 @@ class EvolutionStrategySampler(Sampler):
         while len(self._points) <= number:
             place = len(self._points)
             if place and place % self._size == 0:
-                told = trials[place - self._size : place]
+                ended = trials[place - self._size : place]
                 points = self._points[place - self._size : place]
                 self._strategy.tell(
-                    [(point, rank_value(trial, self.direction)) for (_, point), trial in zip(points, told, strict=True)]
+                    [
+                        (point, rank_value(trial, self.direction))
+                        for (_, point), trial in zip(points, ended, strict=True)
+                    ]
                 )
             point = self._strategy.ask()
             self._points.append(point if self._with_margin else (point, point))
