@@ -15,10 +15,23 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 VERSIONS := $(VENV)/versions.txt
 INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c $(VERSIONS)
 # The back-ends, and the browser, without which the suite fails instead of skipping what needs them.
-DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference,browser
+DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference,browser,slurm
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0
+# Programs, the packages with them, and their word in DEEP5_REQUIRE.
+INSTALLED = for program in $(1); do command -v $$program >/dev/null || lacking=$$program; done; \
+	if [ -z "$${lacking:-}" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "$$lacking is missing. Remedy: install $(2), or leave '$(3)' out: make test DEEP5_REQUIRE=pytorch" >&2; \
+		exit 1; \
+	fi; \
+	echo "Installing $(2)"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	log=$$(mktemp); \
+	if ! { timeout 300 $(APT) update && timeout 900 $(APT) install -y --no-install-recommends $(2); } \
+		> "$$log" 2>&1; then tail -n 20 "$$log" >&2; rm -f "$$log"; exit 1; fi; \
+	rm -f "$$log"
 FAST := not slow and not gpu
 # How many processes share the tests, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
@@ -32,7 +45,7 @@ PARTS := $(sort $(filter-out support benchmarks,$(notdir $(patsubst %/,%,$(dir $
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help run venv browser test test-all bench bench-smoke operator-bench overhead real-files validate docs figures mutants coverage lint constraints sbom clean
+.PHONY: help run venv browser slurm test test-all bench bench-smoke operator-bench overhead real-files validate docs figures mutants coverage lint constraints sbom clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -44,17 +57,10 @@ run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, di
 venv: $(VENV)/.complete ## The complete environment; HASHES=1: only files whose SHA-256 is in constraints.txt
 
 browser: ## Chromium for the tests of the report, where it is missing: from the system's packages, as root
-	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "chromium or chromedriver is missing. Remedy: install both, or leave 'browser' out: make test DEEP5_REQUIRE=pytorch" >&2; \
-		exit 1; \
-	fi; \
-	echo "Installing Chromium and its driver"; \
-	export DEBIAN_FRONTEND=noninteractive; \
-	log=$$(mktemp); \
-	if ! { timeout 300 $(APT) update && timeout 900 $(APT) install -y --no-install-recommends chromium chromium-driver libturbojpeg0; } \
-		> "$$log" 2>&1; then tail -n 20 "$$log" >&2; rm -f "$$log"; exit 1; fi; \
-	rm -f "$$log"
+	@$(call INSTALLED,chromium chromedriver,chromium chromium-driver libturbojpeg0,browser)
+
+slurm: ## Slurm for the tests of its engine, where it is missing: from the system's packages, as root
+	@PATH="$$PATH:/usr/sbin"; $(call INSTALLED,munged slurmctld slurmd sbatch,munge slurmctld slurmd slurm-client,slurm)
 
 test: $(VENV)/.complete ## The fast suite: a sample of every function's cases
 	$(BIN)/python docs/building/notebooks.py $(TUTORIALS) # Tutorials measure times: nothing runs beside them. Kept until their content changes.

@@ -21,6 +21,7 @@ import forked
 import kept
 import longest
 import processors
+import slurm_cluster
 from browser import chromium  # noqa: F401 - a fixture
 from command import deep5  # noqa: F401 - a fixture
 
@@ -154,6 +155,12 @@ def _require(name: str) -> None:
     if name == "gpu":
         if not processors.any_listed():
             raise pytest.UsageError("DEEP5_REQUIRE lists 'gpu', but no framework finds a graphics processor")
+        return
+    if name == "slurm":
+        if slurm_cluster.missing():
+            raise pytest.UsageError(
+                f"DEEP5_REQUIRE lists 'slurm', but {slurm_cluster.missing()} is missing; remedy: make slurm, as root"
+            )
         return
     if name == "browser":
         if (told := browser.missing()) is not None:

@@ -68,7 +68,7 @@ def sweep_command(errors: Errors) -> click.Command:
         metavar="NAME",
         default="local",
         show_default=True,
-        help="Where trials run: local, dask, or dask:ADDRESS of a scheduler.",
+        help="Where trials run: local, dask, dask:ADDRESS of a scheduler, slurm, or slurm:partition=NAME,….",
     )
     @click.option(
         "--workers",

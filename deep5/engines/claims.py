@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
@@ -40,7 +41,8 @@ def check_workers(workers: int, processors_each: int) -> None:
 def claimed(count: int, limit_s: float, meanwhile: Callable[[], object] = bool) -> Iterator[list[int]]:
     """Claim processors of this process; the end of the process, however it ends, also releases them.
 
-    A claim is a lock on a file per processor in deep5's cache, which all processes of one user on a machine share.
+    A claim is a lock on a file per processor in deep5's cache, which all processes of one user on a machine share, and
+    machines may share.
 
     Args:
         count: Number of processors.
@@ -53,7 +55,7 @@ def claimed(count: int, limit_s: float, meanwhile: Callable[[], object] = bool) 
     here = processors(1 << 20)
     if count > len(here):
         raise UsageError(f"a run on {count} processors; allowed: at most {len(here)}, those of this process")
-    folder = cache_folder() / "processors"
+    folder = cache_folder() / "processors" / platform.node()
     folder.mkdir(parents=True, exist_ok=True)
     end = monotonic() + limit_s
     while True:

@@ -21,6 +21,7 @@ _Result = TypeVar("_Result")
 # A run is repeated by its sweep, which counts the attempts, and not by Dask.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.daemon": False}
 _CONNECT_S = 15.0
+_AWAY = ",shared=no"
 _ADDRESS = re.compile(r"((tcp|tls|ucx|ws|wss)://)?[^/\s]+:[0-9]+")
 
 
@@ -34,7 +35,12 @@ class DaskEngine(Executor):
     Args:
         workers: Number of workers of a new cluster.
         processors_each: Number of processors of each.
-        options: Address of a scheduler, such as `tcp://10.0.0.1:8786`; empty: a new cluster.
+        options: Address of a scheduler, such as `tcp://10.0.0.1:8786`; empty: a new cluster. `,shared=no` after it: its
+            workers do not see the folder of the results, which return over the network.
+
+    Attributes:
+        queue_limit_s: How long a call may wait until it starts.
+        shared: Whether workers see the folder of the results.
 
     Raises:
         UsageError: There are too few processors, or no scheduler answers at the address.
@@ -43,7 +49,11 @@ class DaskEngine(Executor):
         Rocklin, "Dask: parallel computation with blocked algorithms and task scheduling", SciPy 2015.
     """
 
+    queue_limit_s = 600.0
+
     def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
+        self.shared = not options.endswith(_AWAY)
+        options = options.removesuffix(_AWAY)
         if options and _ADDRESS.fullmatch(options) is None:
             raise UsageError(
                 f"dask:{options:.100} is not the address of a scheduler; allowed: one with a port, such as "

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, ParamSpec, TypeVar
 
 from deep5.core.errors import UsageError
-from deep5.engines.attempt import on_processors
+from deep5.engines.attempt import Worker, at_work, free_share
 from deep5.engines.claims import check_workers
 from deep5.measuring.pinning import processors
 
@@ -29,9 +29,14 @@ class LocalEngine(Executor):
         processors_each: Number of processors of each.
         options: None: it has no options.
 
+    Attributes:
+        queue_limit_s: How long a call may wait until it starts.
+
     Raises:
         UsageError: There are too few processors, or options are given.
     """
+
+    queue_limit_s = 600.0
 
     def __init__(self, workers: int = 1, processors_each: int = 1, options: str = "") -> None:
         if options:
@@ -41,6 +46,7 @@ class LocalEngine(Executor):
         chosen = processors(workers * processors_each)
         for number in range(workers):
             self._slots.put(chosen[number * processors_each : (number + 1) * processors_each])
+        self._memory_bytes = free_share(workers)
         self._cancelled = Event()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="deep5-run")
 
@@ -51,7 +57,7 @@ class LocalEngine(Executor):
     def _call(self, fn: Callable[..., _Result], args: Any, kwargs: Any) -> _Result:
         slot = self._slots.get()
         try:
-            with on_processors(slot, self._cancelled):
+            with at_work(Worker(processors=slot, memory_bytes=self._memory_bytes, cancelled=self._cancelled)):
                 return fn(*args, **kwargs)
         finally:
             self._slots.put(slot)

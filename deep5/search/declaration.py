@@ -54,7 +54,7 @@ class Declaration:
         epochs: Most epochs of a trial.
         threads: Threads within an operator.
         processors: Processors of each run, for all its ranks.
-        memory_bytes: Memory limit of one run, also if none was requested.
+        timed: Whether the goal is a time.
     """
 
     recipe: Recipe
@@ -66,7 +66,7 @@ class Declaration:
     epochs: int
     threads: int
     processors: int
-    memory_bytes: int
+    timed: bool
 
 
 def declare(
@@ -133,7 +133,7 @@ def declare(
             "test samples choose the settings, so the best value is no estimate for other samples; remedy: "
             f"--validation {_VALIDATION:g}"
         )
-    memory_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    check_limits(time_limit_s, memory_limit_bytes)
     software = describe_software()
     content = content_hash(recipe)
     document = {
@@ -171,7 +171,7 @@ def declare(
         epochs=epochs,
         threads=threads,
         processors=processors,
-        memory_bytes=memory_bytes if memory_limit_bytes is not None else memory_bytes // workers,
+        timed=timed,
     )
 
 

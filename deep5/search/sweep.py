@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,16 @@ from deep5.compare.processes import NO_SPACE
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief, described
 from deep5.core.files import is_folder, write_atomically
 from deep5.core.progress import Steps, Tell, unreported
-from deep5.engines.attempt import RunRequest
+from deep5.engines.call import unpack
 from deep5.engines.make import LOCAL, make_engine
+from deep5.engines.request import RunRequest
 from deep5.recipe.recipe import FULL, load_recipe
 from deep5.results.folder import locked, new_folder, remove_torn
 from deep5.results.kind import SWEEP
 from deep5.results.study.record import TIME
 from deep5.results.sweep.log import TRIALS, TrialLog
 from deep5.results.sweep.record import RUNS, Sweep, load_sweep, settings_words
-from deep5.results.sweep.trial import FAILED, Trial
+from deep5.results.sweep.trial import FAILED, FINISHED, Trial
 from deep5.search.declaration import UNFINISHED, Declaration, declare
 from deep5.search.pruners import NONE
 from deep5.search.trial_run import TrialRequest, run_trial
@@ -90,7 +91,8 @@ def run_sweep(
         parallel: Number of trials that a sampler allows to run at the same time; None: `workers`. A part of the
             declaration: with the same number, any number of workers gives the same trials.
         time_limit_s: Time limit of one run.
-        memory_limit_bytes: Memory limit of one run; None: nine tenths of the free memory, divided among the workers.
+        memory_limit_bytes: Memory limit of one run; None: nine tenths of the free memory of its machine, which local
+            workers share.
         out: Parent of the sweep's folder.
         resume: The folder of an interrupted sweep with the same declaration, to resume in; it may have more trials.
         tell: Called with a `ProgressLine` before each trial.
@@ -131,6 +133,11 @@ def _refuse_difference(folder: Path, what: str, stored: Mapping[str, Any], reque
                 f"the sweep in {folder} has {key} in its {what}: {then}; got {now}; allowed: the same command with "
                 "--resume"
             )
+
+
+def _key(number: int) -> str:
+    """Name of a trial's run."""
+    return f"{number:05d}"
 
 
 class _UnderWay:
@@ -240,7 +247,7 @@ class _UnderWay:
         steps = Steps(count - ended, self._tell)
         # Those that an interruption left, first.
         waiting = [trial for trial in self._trials if trial.state is None]
-        running: dict[Future[Trial], int] = {}
+        running: dict[Future[dict[str, Any]], int] = {}
         lost = Counter[int]()
         while waiting or running or len(self._trials) < count:
             while len(running) < workers:
@@ -251,17 +258,18 @@ class _UnderWay:
                 else:
                     break
                 steps.say(f"trial {trial.number}")
-                running[engine.submit(run_trial, self._request(trial))] = trial.number
-            done = wait(running, self._longest_s(), return_when=FIRST_COMPLETED).done
+                running[engine.submit(run_trial, asdict(self._request(trial, engine)))] = trial.number
+            longest_s = float(self._plan.document["time_limit_s"]) + getattr(engine, "queue_limit_s", _QUEUED_S)
+            done = wait(running, longest_s, return_when=FIRST_COMPLETED).done
             if not done:
                 raise RunFailed(
-                    f"the engine returned no run within {self._longest_s():g} s; what the sweep left is in "
+                    f"the engine returned no run within {longest_s:g} s; what the sweep left is in "
                     f"{self._folder}; remedy: start its workers, then the same command with --resume {self._folder}"
                 )
             for future in done:
                 number = running.pop(future)
                 try:
-                    trial = future.result()
+                    trial = self._arrived(future.result())
                 except Deep5Error:
                     raise
                 except Exception as error:  # the worker was lost with the run, which another one carries out
@@ -279,9 +287,18 @@ class _UnderWay:
                 steps.advance()
                 self._check_hope()
 
-    def _longest_s(self) -> float:
-        """How long an engine may take until one of the runs under way ends."""
-        return float(self._plan.document["time_limit_s"]) + _QUEUED_S
+    def _arrived(self, answer: Mapping[str, Any]) -> Trial:
+        """The trial in an answer; its run is in the folder of the sweep."""
+        trial = Trial.of(answer["trial"])
+        others = {own.host for own in self._trials if own.state == FINISHED}
+        if self._plan.timed and trial.state == FINISHED and others and trial.host not in others:
+            where = f"it ran on {trial.host}, the others on {', '.join(sorted(others))}; allowed: times of one machine"
+            trial = replace(trial, state=FAILED, value=None, reason=f"{where}; remedy: --engine slurm:nodelist=NAME")
+        if answer["archive"] is None:
+            return trial
+        number = unpack(answer["archive"], self._folder / RUNS, _key(trial.number))
+        run = None if trial.run is None else f"{RUNS}/{_key(trial.number)}/{number}/{Path(trial.run).name}"
+        return replace(trial, run=run, attempts=number)
 
     def _required(self, number: int) -> int:
         """Number of trials, from the first on, that must have ended before a trial starts."""
@@ -305,24 +322,26 @@ class _UnderWay:
         self._trials.append(trial)
         return trial
 
-    def _request(self, trial: Trial) -> TrialRequest:
+    def _request(self, trial: Trial, engine: Executor) -> TrialRequest:
         plan, document = self._plan, self._plan.document
         size = [] if document["size"] == FULL else ["--size", document["size"]]
         words = [plan.name_or_path, *size, *settings_words({**document["settings"], **trial.settings})]
         run = RunRequest(
-            key=f"{trial.number:05d}",
+            key=_key(trial.number),
             arguments=[*words, "--follow", document["goal"]["metric"]],
             folder=str(self._folder / RUNS),
             threads=plan.threads,
             processors=plan.processors,
             time_limit_s=document["time_limit_s"],
-            memory_limit_bytes=plan.memory_bytes,
+            memory_limit_bytes=document["memory_limit_bytes"],
+            timed=plan.timed,
+            shared=getattr(engine, "shared", True),
         )
         return TrialRequest(
             number=trial.number,
             settings=trial.settings,
             run=asdict(run),
-            sweep=str(self._folder),
+            earlier=[] if document["pruner"] == NONE else [own.document() for own in self._trials[: trial.number]],
             space=document["space"],
             goal=document["goal"]["metric"],
             direction=document["goal"]["direction"],

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error
-from deep5.engines.attempt import Outcome, RunRequest, attempt, result_of
+from deep5.engines.attempt import attempt
+from deep5.engines.call import packed, place_for
+from deep5.engines.lease import result_of
+from deep5.engines.request import Outcome, RunRequest
 from deep5.results.result import load
-from deep5.results.sweep.log import read_trials
+from deep5.results.sweep.record import RUNS
 from deep5.results.sweep.trial import FAILED, FINISHED, PRUNED, Direction, Trial
 from deep5.run.curve import CURVE
 from deep5.search.pruners import NONE, Watch
@@ -32,7 +35,7 @@ class TrialRequest:
         number: Its number.
         settings: Its settings.
         run: Its run, as of `RunRequest`.
-        sweep: Absolute path of the sweep's folder, in which earlier trials are stored.
+        earlier: All trials before this one, if there is a pruner.
         space: The space, as written.
         goal: Label of the metric.
         direction: Whether higher or lower values are better.
@@ -44,7 +47,7 @@ class TrialRequest:
     number: int
     settings: Mapping[str, Any]
     run: Mapping[str, Any]
-    sweep: str
+    earlier: Sequence[Mapping[str, Any]]
     space: Mapping[str, str]
     goal: str
     direction: Direction
@@ -53,33 +56,43 @@ class TrialRequest:
     epochs: int
 
 
-def run_trial(request: TrialRequest) -> Trial:
+def run_trial(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run a trial, and read how it ended.
 
     Args:
-        request: The trial.
+        request: A `TrialRequest`, in JSON types.
+
+    Returns:
+        `trial`, a `Trial` in JSON types but for numbers that are not finite, with the path of its run below the folder
+        of the sweep; and `archive`, its files if the sweep's folder is not shared.
 
     Raises:
-        RunFailed: It was interrupted, and can resume.
+        Interrupted: It was interrupted, and can resume.
         OutputError: A disk is full.
     """
-    sweep = Path(request.sweep)
-    earlier = [] if request.pruner == NONE else read_trials(sweep)[: request.number]
+    with place_for(RunRequest(**request["run"])) as run:
+        trial = _run(TrialRequest(**request), run)
+        return {"trial": trial.document(), "archive": packed(run)}
+
+
+def _run(request: TrialRequest, run: RunRequest) -> Trial:
+    earlier = [Trial.of(trial) for trial in request.earlier]
     space = Space.of(request.space)
     watch = Watch(request.pruner, space, request.direction, earlier, request.known, request.epochs)
 
     def stop(folder: Path) -> str | None:
         return "was pruned" if watch.hear(_points(_lines(folder))).pruned else None
 
-    outcome = attempt(RunRequest(**request.run), None if request.pruner == NONE else stop)
+    outcome = attempt(run, None if request.pruner == NONE else stop)
     lines = _lines(Path(outcome.results))
     verdict = watch.hear(_points(lines))
+    runs = Path(run.folder)
     about: dict[str, Any] = {
         "number": request.number,
         "settings": request.settings,
         "curve": _thinned(verdict.curve) if request.pruner == NONE else verdict.curve,
         "rungs": verdict.rungs,
-        "run": None if outcome.run is None else str(Path(outcome.run).relative_to(sweep)),
+        "run": None if outcome.run is None else f"{RUNS}/{Path(outcome.run).relative_to(runs)}",
         "epochs": lines[-1]["epoch"] if lines else 0,
         "steps": lines[-1]["step"] if lines else 0,
         "wall_s": outcome.wall_s,
@@ -91,7 +104,7 @@ def run_trial(request: TrialRequest) -> Trial:
             # It never resumes.
             shutil.rmtree(Path(outcome.run) / "checkpoints", ignore_errors=True)
         return Trial(state=PRUNED, value=verdict.curve[-1][1], **about)
-    value, reason = _value(outcome, request.goal, sweep)
+    value, reason = _value(outcome, request.goal, runs)
     if reason is not None:
         return Trial(state=FAILED, reason=reason, **about)
     return Trial(state=FINISHED, value=value, **about)

@@ -24,8 +24,8 @@ TESTS: Mapping[str, str] = {
     "JOBS": "Number of processes that share the drawn cases of `make validate`.",
     "PART": "The folder of tests that `make test-all` runs.",
     "PIP_EXTRA_INDEX_URL": "Read by pip: a further index of packages, such as PyTorch's of wheels without CUDA.",
-    "DEEP5_REQUIRE": "Names of back-ends, `browser` or `gpu`, separated by commas: if one is missing, the tests fail "
-    "instead of skipping what needs it.",
+    "DEEP5_REQUIRE": "Names of back-ends, `browser`, `slurm` or `gpu`, separated by commas: if one is missing, the "
+    "tests fail instead of skipping what needs it.",
     "TUTORIALS": "Names of the tutorials that `make test` executes; `make docs` and `make test-all` execute all.",
     "DEEP5_TUTORIALS": "`kept`: a build of the site executes no tutorial, and shows without output what has none.",
     "DEEP5_FRESH": "Any value but the empty one: the tests reuse nothing that earlier test runs made.",

@@ -15,8 +15,11 @@ import pytest
 
 from deep5.core.errors import OutputError, RunFailed, UsageError
 from deep5.engines import attempt as module
-from deep5.engines.attempt import ATTEMPT, RunRequest, attempt, on_processors
+from deep5.engines import lease
+from deep5.engines.attempt import Worker, at_work, attempt
+from deep5.engines.lease import ATTEMPT
 from deep5.engines.local import LocalEngine
+from deep5.engines.request import RunRequest
 from deep5.measuring.pinning import processors
 from deep5.results.result import load
 
@@ -56,7 +59,8 @@ def attempts(request):
 
 def started(request):
     program = (
-        "import json, sys; from dataclasses import asdict; from deep5.engines.attempt import RunRequest, attempt; "
+        "import json, sys; from dataclasses import asdict; from deep5.engines.attempt import attempt; "
+        "from deep5.engines.request import RunRequest; "
         "print(json.dumps(asdict(attempt(RunRequest(**json.loads(sys.argv[1]))))))"
     )
     given = json.dumps(asdict(request))
@@ -168,7 +172,7 @@ def test_a_machine_that_renews_is_waited_for(request_):
 
 
 def test_a_live_attempt_renews_its_file(request_, monkeypatch):
-    monkeypatch.setattr(module, "_RENEWED_S", 0.2)
+    monkeypatch.setattr(lease, "_RENEWED_S", 0.2)
     seen = set()
 
     def stop(folder):
@@ -183,13 +187,13 @@ def test_a_live_attempt_renews_its_file(request_, monkeypatch):
 
 def test_interrupted_in_this_process_it_resumes_in_this_process(request_):
     request = replace(request_, arguments=[*request_.arguments, *LONG])
-    cancelled = threading.Event()
+    worker = Worker(processors=processors(1))
 
     def stop(folder):
         if checkpoints(request):
-            cancelled.set()
+            worker.cancelled.set()
 
-    with on_processors(processors(1), cancelled), pytest.raises(RunFailed, match="was interrupted"):
+    with at_work(worker), pytest.raises(RunFailed, match="was interrupted"):
         attempt(request, stop)
     outcome = attempt(request)
     assert outcome.status == 0
@@ -221,7 +225,7 @@ def test_a_full_disk_says_nothing_about_the_run(request_, monkeypatch):
 
 def _place(seconds):
     time.sleep(seconds)
-    return tuple(module._slot.processors)
+    return tuple(module._own.worker.processors)
 
 
 @pytest.mark.skipif(len(processors(2)) < 2, reason="two workers need two processors")

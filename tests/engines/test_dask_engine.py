@@ -11,9 +11,10 @@ import pytest
 
 from deep5.core.errors import UnknownName, UsageError
 from deep5.engines import dask_engine
-from deep5.engines.attempt import ATTEMPT
+from deep5.engines.lease import ATTEMPT
 from deep5.engines.make import make_engine
 from deep5.measuring.pinning import processors
+from deep5.results.result import load
 from deep5.results.sweep.record import load_sweep
 from deep5.search.sweep import run_sweep
 
@@ -100,6 +101,15 @@ def _command(recipe, out, epochs, engine):
     words = [*PROGRAM, "deep5", "sweep", str(recipe), "--goal", "test_loss", "--trials", "2", "--sampler", "random"]
     words += ["--param", "optimizer_kwargs.lr=log(1e-4, 1)", "--set", f"epochs={epochs}", "--engine", engine]
     return [*words, "--quiet", "--out", str(out)]
+
+
+def test_results_return_from_workers_without_the_folder(recipe, tmp_path, cluster):
+    local = search(recipe, tmp_path / "local", workers=1)
+    ours = search(recipe, tmp_path / "away", workers=1, engine=f"dask:{cluster[0]},shared=no")
+    assert told(ours) == told(local)
+    for trial in ours.trials:
+        assert load(ours.folder / trial.run, root=ours.folder).status == "success"
+        assert trial.run.startswith(f"runs/{trial.number:05d}/1/")
 
 
 def test_a_worker_that_vanishes_loses_no_trial(recipe, tmp_path, cluster):

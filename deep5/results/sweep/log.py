@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,4 @@ def _take(line: Any, trials: list[Trial]) -> None:
         raise ValueError(f"its state is {brief(ended['state'])}")
     known = {name: ended[name] for name in _ENDED}
     known["value"] = None if ended["value"] is None else float(ended["value"])
-    known["curve"] = tuple((int(epoch), float(value)) for epoch, value in ended["curve"])
-    known["rungs"] = tuple(map(float, ended["rungs"]))
-    trials[number] = replace(trials[number], **known)
+    trials[number] = Trial.of({**trials[number].document(), **known})

@@ -51,6 +51,12 @@ class Trial:
     host: str = ""
     attempts: int = 1
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Trial:
+        """The trial in what `document` returned, also after JSON."""
+        curve = tuple((int(epoch), float(value)) for epoch, value in document["curve"])
+        return cls(**{**document, "curve": curve, "rungs": tuple(map(float, document["rungs"]))})
+
     def document(self) -> dict[str, Any]:
         """The trial in JSON types, but for numbers that are not finite."""
         return asdict(self)

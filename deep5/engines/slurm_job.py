@@ -1,0 +1,104 @@
+"""Main function of a Slurm job: carries out calls one after another, and leaves their answers in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from deep5.core.errors import Deep5Error
+from deep5.core.files import write_atomically
+from deep5.engines.attempt import Worker, at_work
+from deep5.engines.call import answer_of
+from deep5.engines.lease import Interrupted
+from deep5.engines.slurm_commands import requeue
+
+__all__ = ["ANSWER", "BEAT", "CALL", "answer_stream", "main"]
+
+CALL, ANSWER, BEAT = ".call.json", ".answer.json", ".beat"
+"""Ends of the names of a call's files: what to call, what it returned, and a file that is renewed meanwhile."""
+
+_RENEWED_S = 5.0
+
+
+def main(place: str, calls: str) -> None:
+    """Carry out the calls of a job, or of its task of an array.
+
+    Slurm announces the time limit by SIGUSR1: the run writes a checkpoint, and the job is queued again.
+
+    Args:
+        place: The engine's folder.
+        calls: By task, names of calls, as JSON.
+    """
+    folder = Path(place)
+    worker = Worker()
+    signals = _interrupted_by(worker)
+    with at_work(worker):
+        for key in json.loads(calls)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]:
+            answer = folder / f"{key}{ANSWER}"
+            if answer.exists():
+                continue
+            request = json.loads((folder / f"{key}{CALL}").read_text())
+            with _beating(folder / f"{key}{BEAT}"):
+                try:
+                    given = answer_of(request["function"], request["request"])
+                except Interrupted:
+                    break
+                write_atomically(answer, json.dumps(given))
+            if worker.cancelled.is_set():
+                break
+        else:
+            return
+    if signal.SIGUSR1 in signals:
+        # If it is refused, whoever waits for the answer submits the call again.
+        with suppress(Deep5Error):
+            requeue(os.environ["SLURM_JOB_ID"])
+
+
+def answer_stream() -> None:
+    """Carry out one call from standard input, and print its answer."""
+    worker = Worker()
+    _interrupted_by(worker)
+    request = json.load(sys.stdin)
+    with at_work(worker):
+        given = answer_of(request["function"], request["request"])
+    sys.stdout.write(json.dumps(given))
+
+
+def _interrupted_by(worker: Worker) -> set[int]:
+    """Interrupt the worker when Slurm announces the end; returns the signals that arrived."""
+    arrived: set[int] = set()
+
+    def end(number: int, _: object) -> None:
+        arrived.add(number)
+        worker.cancelled.set()
+
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, end)
+    return arrived
+
+
+@contextmanager
+def _beating(path: Path) -> Iterator[None]:
+    """Renew a file meanwhile."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while True:
+            with suppress(OSError):
+                path.touch()
+            if ended.wait(_RENEWED_S):
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
