@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import mean, stdev
 from typing import Any
 
@@ -34,7 +34,11 @@ _STATED = {
     "schema_version", "recipe", "hash", "size", "provenance", "finished", "resumed", "seeds", "target", "candidates",
     "notes",
 }  # fmt: skip
-_KNOWN = {*_STATED, "time_limit_s", "memory_limit_bytes", "process_per_run", "scaling"}
+_KNOWN = {
+    *_STATED, "time_limit_s", "memory_limit_bytes", "process_per_run", "scaling", "source", "engine", "workers",
+}  # fmt: skip
+# Units of what depends on the machine, and the end of others.
+_TIMES, _PER_SECOND = ("s", "ms", "us", "ns"), "/s"
 # Relation and unit of a target, by its metric.
 _TARGETS = {"test_accuracy": (">=", "%"), "test_loss": ("<=", "nat")}
 _OF_CANDIDATE = {"settings", "optimizer", "runs", "seeds", "failures", "metrics", "time_to_target"}
@@ -75,7 +79,7 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
                 _check_candidate(ledger, document, name, own, runs)
         with ledger.part(9, "the statements about scaling"):
             _check_scaling(ledger, document, runs)
-        _check_alike(ledger, runs)
+        _check_alike(ledger, document, runs)
 
 
 def _check_known(ledger: Ledger, document: Mapping[str, Any]) -> None:
@@ -117,6 +121,11 @@ def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result
     return result
 
 
+def _timed(document: Mapping[str, Any]) -> bool:
+    """Whether its runs followed each other; with several workers, no times are stated. Older studies have one."""
+    return bool(document.get("workers", 1) == 1)
+
+
 def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], listed: set[str]) -> None:
     """Check run folders that are not listed: failures are reported, others were interrupted or dropped."""
     folder = root / RUNS
@@ -130,6 +139,9 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
     for path in sorted(inner):
         name = f"{RUNS}/{path.name}"
         if path.name.startswith(".") or name in listed or path.is_symlink() or not path.is_dir():
+            continue
+        if kind_of(path) != RUN_KIND:
+            _check_attempts(ledger, root, document, name, listed)
             continue
         with ledger.part(11, name):
             if kind_of(path) != RUN_KIND:
@@ -151,6 +163,40 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
     )
     if resumed:
         ledger.skip("a run that was interrupted and started again: the study states that it was resumed")
+
+
+def _check_attempts(ledger: Ledger, root: Path, document: Mapping[str, Any], name: str, listed: set[str]) -> None:
+    """Check the folder of a run, with a folder per attempt: of finished attempts, one is listed.
+
+    Others may have finished on a machine that was taken for lost. Of an unfinished study, the last runs may not be
+    listed yet; and a failure may have a complete run, such as one with another environment.
+    """
+    with ledger.part(11, name):
+        counted = [PurePosixPath(path).parent for path in listed if path.startswith(f"{name}/")]
+        hosts = {_host(root, folder) for folder in counted}
+        reported = {
+            int(found[1])
+            for own in document["candidates"].values()
+            for found in map(FAILED.fullmatch, own["failures"])
+            if found
+        }
+        for path in sorted(islice((root / name).glob("*/*"), _MOST)):
+            place = PurePosixPath(name, path.parent.name, path.name)
+            if path.name.startswith(".") or path.is_symlink() or str(place) in listed or kind_of(path) != RUN_KIND:
+                continue
+            found = json_of(root, f"{place}/{RESULT}")
+            if found["status"] != "success":
+                continue
+            if counted:
+                fits = place.parent not in counted and _host(root, place.parent) not in hosts
+            else:
+                fits = _unfinished(document) or found["seeds"]["run"] in reported
+            ledger.hold(11, fits, f"the run {place} finished, and is not listed: it was dropped")
+
+
+def _host(root: Path, folder: PurePosixPath) -> object:
+    """The machine of an attempt."""
+    return json_of(root, f"{folder}/attempt.json")["host"]
 
 
 def _resumed(ledger: Ledger, document: Mapping[str, Any]) -> list[datetime]:
@@ -232,7 +278,8 @@ def _check_candidate(
             ledger.same(14, f"{name}: the fixed part of {result.folder.name}", recipe["hash"], document["hash"])
         check_set(ledger, f"{name}: {result.folder.name}", own["settings"], parts_of(result.document))
         for verdict in result.verdicts:
-            if verdict.value is not None:
+            unit = str(verdict.unit)
+            if verdict.value is not None and (_timed(document) or not (unit in _TIMES or unit.endswith(_PER_SECOND))):
                 values.setdefault(verdict.label, []).append(verdict.value)
     check_runs_alike(ledger, name, results)
     stored = own["metrics"]
@@ -253,7 +300,7 @@ def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
         ledger.skip("the statements about scaling: not all of the study's runs can be read")
     elif "scaling" in document:
         there = {name: [run for run in own if run is not None] for name, own in by_candidate.items()}
-        _check_scaled(ledger, document["scaling"], scaling_again(there))
+        _check_scaled(ledger, document["scaling"], scaling_again(there) if _timed(document) else [])
 
 
 def _check_scaled(ledger: Ledger, stored: Sequence[Mapping[str, Any]], follows: Sequence[Mapping[str, Any]]) -> None:
@@ -288,7 +335,7 @@ def _check_target(
         seed, _, reason = failure.partition(": ")
         reached[int(seed.removeprefix("seed "))] = Reached.never(f"failed: {reason}")
     order = [seed for seed in document["seeds"] if seed in reached]
-    follows = target_summary({seed: reached[seed] for seed in order})
+    follows = target_summary({seed: reached[seed] for seed in order}, timed=_timed(document))
     ledger.same(11, f"{name}: the time to a {target}", own["time_to_target"], follows)
 
 
@@ -306,10 +353,15 @@ def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str
     )
 
 
-def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:
-    """Runs of one study have one environment, one recipe file, and one precision."""
-    environments = {run.document["provenance"]["environment"] for run in runs.values()}
-    ledger.hold(14, len(environments) <= 1, f"the runs of one study have {len(environments)} environments")
+def _check_alike(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
+    """Runs of one study have one environment, one recipe file, and one precision.
+
+    Without times, candidates may differ in their number of processors, which belongs to the environment.
+    """
+    paths = [own["runs"] for own in document["candidates"].values()]
+    for group in [list(runs)] if _timed(document) else paths:
+        environments = {runs[path].document["provenance"]["environment"] for path in group if path in runs}
+        ledger.hold(14, len(environments) <= 1, f"the runs of one study have {len(environments)} environments")
     sources: Sequence[Any] = list({run.document["provenance"]["recipe_source"] for run in runs.values()})
     ledger.hold(14, len(sources) <= 1, f"the runs of one study have {len(sources)} recipe files")
     for key in ("dtype", "compute_dtype", "tf32"):

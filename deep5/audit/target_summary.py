@@ -13,17 +13,20 @@ from deep5.results.time_to_target import Reached
 __all__ = ["target_summary"]
 
 
-def target_summary(reached: Mapping[int, Reached]) -> dict[str, Any]:
+def target_summary(reached: Mapping[int, Reached], *, timed: bool = True) -> dict[str, Any]:
     """What study.json states about a candidate's way to the target.
 
     Args:
         reached: The cost of each run by seed; infinite if it did not reach the target.
+        timed: Whether runs followed each other on one machine; otherwise it states no seconds.
     """
     measures = {
         "seconds": {seed: own.seconds for seed, own in reached.items()},
         "epochs": {seed: own.epochs for seed, own in reached.items()},
         "steps": {seed: own.steps for seed, own in reached.items()},
     }
+    if not timed:
+        del measures["seconds"]
     found: dict[str, Any] = {}
     for name, values in measures.items():
         ends = median_ends(list(values.values()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deep5.cli.on_engine import engine_option
 from deep5.core.errors import Errors, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
 
     @click.command("collective")
     @_options
+    @engine_option(errors, "bench", "collective", ranks=_RANKS)
     def collective(ranks: int | None, launcher: str, out: str, as_json: bool, debug: bool, **chosen: Any) -> None:
         """Time all-reduce, deep5's algorithms and the library's, over sizes, and compare them with a model.
 

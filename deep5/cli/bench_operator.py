@@ -10,6 +10,7 @@ import click
 
 from deep5.cli.bench_collective import collective_command
 from deep5.cli.group import CommandGroup
+from deep5.cli.on_engine import engine_option
 from deep5.core.errors import Errors, UsageError
 
 __all__ = ["bench_command", "ready_recipe"]
@@ -120,6 +121,7 @@ def bench_command(errors: Errors) -> click.Group:
 
     @bench.command("operator")
     @_options
+    @engine_option(errors, "bench", "operator")
     def operator(name: str, quick: bool, out: str, as_json: bool, debug: bool, **chosen: Any) -> None:
         """Time the operator NAME: ONNX's (Conv, MatMul, LSTM), DOMAIN.NAME or FILE.py:NAME.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from deep5.cli.on_engine import engine_option
 from deep5.cli.recipe_options import shared_settings_option, whole_number
 from deep5.core.errors import Errors, UsageError
 from deep5.core.progress import Reporter
@@ -66,6 +67,7 @@ def compare_command(errors: Errors) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    @engine_option(errors, "compare")
     def command(
         recipe: str,
         frameworks: str | None,

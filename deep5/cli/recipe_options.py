@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deep5.core.errors import UsageError
+from deep5.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
@@ -72,11 +72,12 @@ def configured(
     threads: int | None,
     init: str | None,
     size: str,
+    candidate: str | None = None,
 ) -> Recipe:
-    """The recipe named by `recipe_options`, at its size and with its settings.
+    """The recipe named by `recipe_options`, at its size and with its settings, also those of a candidate of its STUDY.
 
     Raises:
-        UsageError: Two options set the same value, or there is no such recipe, size, or key.
+        UsageError: Two options set the same value, or there is no such recipe, size, key, or candidate.
     """
     from deep5.recipe.recipe import load_recipe
     from deep5.recipe.settings import parse_setting
@@ -93,4 +94,14 @@ def configured(
             if key in changes:
                 raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
             changes[key] = given
-    return load_recipe(recipe).at_size(size).with_settings(changes)
+    if candidate is None:
+        return load_recipe(recipe).at_size(size).with_settings(changes)
+    from deep5.compare.studied import load_study
+
+    made, candidates = load_study(recipe, size)
+    if candidate not in candidates:
+        raise UnknownName("candidate", candidate, candidates)
+    own = candidates[candidate]
+    if both := sorted(set(own) & set(changes)):
+        raise UsageError(f"{both[0]!r} is set, and is of the candidate {candidate!r}; allowed: one of them")
+    return made.with_settings({**changes, **own})

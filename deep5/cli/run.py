@@ -44,6 +44,7 @@ __all__ = ["run_command"]
     help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's "
     "process groups with gloo or NCCL, or threads of this process.",
 )
+@click.option("--candidate", metavar="NAME", help="With the settings of this candidate of the recipe's STUDY.")
 @click.option(
     "--follow",
     metavar="METRIC",
@@ -64,6 +65,7 @@ def run_command(
     every: str | None,
     ranks: int | None,
     launcher: Any,
+    candidate: str | None,
     follow: str | None,
     like: str | None,
     trust: bool,
@@ -90,7 +92,7 @@ def run_command(
             how["checkpointer"] = _checkpointer(every)
         if follow is not None:
             how["follow"] = follow
-        source = _repeated(like, ranks, launcher, follow, **chosen)
+        source = _repeated(like, ranks, launcher, follow, candidate, **chosen)
         if source is not None:
             from deep5.cli.run_again import run_again
 
@@ -108,7 +110,8 @@ def run_command(
         elif trust:
             raise UsageError("--trust without --like FOLDER or FILE.zip; allowed: to repeat a stored run")
         else:
-            result, status = _run(configured(**chosen), ranks, launcher, resume, stdout=out_stream, **how)
+            made = configured(**chosen, candidate=candidate)
+            result, status = _run(made, ranks, launcher, resume, stdout=out_stream, **how)
             if result is not None and (as_json or not quiet):
                 show(_shown(result, as_json))
     raise SystemExit(status)
@@ -129,7 +132,12 @@ def _run(
 
 
 def _repeated(
-    like: str | None, ranks: int | None, launcher: str | None, follow: str | None, **chosen: Any
+    like: str | None,
+    ranks: int | None,
+    launcher: str | None,
+    follow: str | None,
+    candidate: str | None,
+    **chosen: Any,
 ) -> str | None:
     """The stored run to repeat, a folder or an archive; None: a recipe runs.
 
@@ -144,8 +152,9 @@ def _repeated(
         return None
     if like is not None and recipe is not None:
         raise UsageError(f"RECIPE {recipe!r:.80} and --like are both given; allowed: one of them")
-    given = {**chosen, "set": chosen["settings"], "ranks": ranks, "launcher": launcher, "follow": follow}
-    for name in ("framework", "set", "seed", "device", "threads", "init", "ranks", "launcher", "follow"):
+    more = {"ranks": ranks, "launcher": launcher, "follow": follow, "candidate": candidate}
+    given = {**chosen, "set": chosen["settings"], **more}
+    for name in ("framework", "set", "seed", "device", "threads", "init", *more):
         if given[name] not in (None, ()):
             raise UsageError(
                 f"--{name} and a stored run are both given; allowed: a run repeated as it was; remedy: RECIPE"

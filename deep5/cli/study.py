@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from deep5.cli.attach import attach_option, declared
 from deep5.cli.recipe_options import shared_settings_option
 from deep5.core.errors import Errors, RunFailed, UsageError
 from deep5.core.progress import Reporter
@@ -59,7 +60,7 @@ def study_command(errors: Errors) -> click.Command:
     """
 
     @click.command("study")
-    @click.argument("recipe")
+    @click.argument("recipe", required=False)
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part and its values; repeatable.")
     @shared_settings_option
     @click.option(
@@ -79,6 +80,21 @@ def study_command(errors: Errors) -> click.Command:
         help="What starts ranks; default: the recipe's launcher, or mpiexec.",
     )
     @click.option(
+        "--engine",
+        metavar="NAME",
+        default="local",
+        show_default=True,
+        help="Where runs are carried out: local, dask, dask:ADDRESS of a scheduler, slurm, or slurm:partition=NAME,….",
+    )
+    @click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Runs at the same time; with more than one, no times are stated.",
+    )
+    @click.option(
         "--time-limit",
         type=float,
         default=3600.0,
@@ -91,21 +107,25 @@ def study_command(errors: Errors) -> click.Command:
     )
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the study's folder.")
     @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted study.")
+    @attach_option("study")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def study(
-        recipe: str,
+        recipe: str | None,
         vary: tuple[str, ...],
         settings: tuple[str, ...],
         target: str | None,
         size: str,
         seeds: int,
         only: str | None,
+        engine: str,
+        workers: int,
         time_limit: float,
         memory_limit: str | None,
         out: str,
         resume: str | None,
+        attach: str | None,
         as_json: bool,
         quiet: bool,
         debug: bool,
@@ -118,34 +138,39 @@ def study_command(errors: Errors) -> click.Command:
         seeds around each mean, and speed-up and efficiency where candidates differ in their number of ranks. A run that
         fails, crashes, diverges or exceeds a limit never reaches the target, and the others continue: the exit status
         is 3 only if no run finished. 'deep5 profile' compares candidates over several studies. The same command with
-        --resume resumes an interrupted study.
+        --resume resumes an interrupted study, and so does --attach FOLDER without the rest of the command.
         """
         with errors(debug, as_json) as show:
             from deep5.cli.compare import once, parse_bytes
             from deep5.recipe.settings import parse_setting
             from deep5.results.time_to_target import parse_target
+            from deep5.study.attach import attached
             from deep5.study.study import run_study
 
-            shared = once("--set", [parse_setting(text) for text in settings])
-            options = {name: value for name, value in common.items() if value is not None}
-            if both := sorted({*options, "seed"} & {*shared}):
-                option = f"--{both[0]}" if both[0] in options else "--seeds N"
-                raise UsageError(f"--set {both[0]}; allowed: {option}, which sets it for every candidate")
+            given = declared(attached, {"attach": attach, "recipe": recipe}, ("recipe",))
+            if given is None:
+                shared = once("--set", [parse_setting(text) for text in settings])
+                options = {name: value for name, value in common.items() if value is not None}
+                if both := sorted({*options, "seed"} & {*shared}):
+                    option = f"--{both[0]}" if both[0] in options else "--seeds N"
+                    raise UsageError(f"--set {both[0]}; allowed: {option}, which sets it for every candidate")
+                given = {
+                    "recipe": recipe,
+                    "varied": varied(vary),
+                    "size": size,
+                    "only": only,
+                    "seeds": range(seeds),
+                    "common": {**shared, **options},
+                    "target": None if target is None else parse_target(target),
+                    "engine": engine,
+                    "workers": workers,
+                    "time_limit_s": time_limit,
+                    "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
+                    "out": out,
+                    "resume": resume,
+                }
             with Reporter(quiet=quiet) as tell:
-                done = run_study(
-                    recipe,
-                    varied(vary),
-                    size=size,
-                    only=only,
-                    seeds=range(seeds),
-                    common={**shared, **options},
-                    target=None if target is None else parse_target(target),
-                    time_limit_s=time_limit,
-                    memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
-                    out=out,
-                    resume=resume,
-                    tell=tell,
-                )
+                done = run_study(**given, tell=tell)
             none = not any(done.runs.values())
             if as_json and not none:  # otherwise the error is the only document
                 show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from deep5.cli.attach import attach_option, declared
 from deep5.cli.recipe_options import shared_settings_option
 from deep5.core.errors import Errors, RunFailed, UsageError
 from deep5.core.progress import Reporter
 from deep5.recipe.recipe import FULL
 
 __all__ = ["sweep_command"]
+
+
+def _texts(file: str | None, parameters: Sequence[str]) -> dict[str, str]:
+    """The space, by parameter, from a file and from options."""
+    from deep5.search.space import read_space
+
+    texts = {} if file is None else read_space(file)
+    for text in parameters:
+        key, equals, written = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--param {text!r:.80}; allowed: KEY=RANGE, such as batch_size=choice(32, 64)")
+        if key.strip() in texts:
+            raise UsageError(f"the parameter {key.strip()!r} is given twice; allowed: once")
+        texts[key.strip()] = written
+    return texts
 
 
 def sweep_command(errors: Errors) -> click.Command:
@@ -23,8 +40,8 @@ def sweep_command(errors: Errors) -> click.Command:
     """
 
     @click.command("sweep")
-    @click.argument("recipe")
-    @click.option("--goal", metavar="METRIC", required=True, help="The recipe's metric to search by.")
+    @click.argument("recipe", required=False)
+    @click.option("--goal", metavar="METRIC", help="The recipe's metric to search by.")
     @click.option(
         "--param",
         "parameters",
@@ -91,11 +108,14 @@ def sweep_command(errors: Errors) -> click.Command:
     @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of free memory.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the sweep's folder.")
     @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted sweep, or add trials.")
+    @attach_option("sweep")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def sweep(
-        recipe: str,
+        recipe: str | None,
+        goal: str | None,
+        attach: str | None,
         parameters: tuple[str, ...],
         space: str | None,
         settings: tuple[str, ...],
@@ -117,37 +137,33 @@ def sweep_command(errors: Errors) -> click.Command:
 
         Each trial is a run in a fresh process. A tenth of the training samples is held out to choose by, so that the
         test samples remain unseen. The folder holds every trial; the same command with --resume FOLDER continues a
-        sweep that was killed, and proposes what it would have proposed. The exit status is 3 if no trial finished.
+        sweep that was killed, and so does --attach FOLDER by itself; it proposes what it would have proposed. The exit
+        status is 3 if no trial finished.
         """
         with errors(debug, as_json) as show:
             from deep5.cli.compare import once, parse_bytes
             from deep5.recipe.settings import parse_setting
-            from deep5.search.space import read_space
+            from deep5.search.attach import attached
             from deep5.search.sweep import run_sweep
 
-            common = once("--set", [parse_setting(text) for text in settings])
-            for name, value in (("framework", framework), ("threads", threads), ("ranks", ranks)):
-                if value is not None and name in common:
-                    raise UsageError(f"--set {name}; allowed: --{name}, which sets it for every trial")
-                common |= {} if value is None else {name: value}
-            texts = {} if space is None else read_space(space)
-            for text in parameters:
-                key, equals, written = text.partition("=")
-                if not equals or not key.strip():
-                    raise UsageError(f"--param {text!r:.80}; allowed: KEY=RANGE, such as batch_size=choice(32, 64)")
-                if key.strip() in texts:
-                    raise UsageError(f"the parameter {key.strip()!r} is given twice; allowed: once")
-                texts[key.strip()] = written
-            with Reporter(quiet=quiet) as tell:
-                done = run_sweep(
-                    recipe,
-                    texts,
-                    common=common,
-                    time_limit_s=time_limit,
-                    memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
-                    tell=tell,
+            given = declared(attached, {"attach": attach, "recipe": recipe, "goal": goal}, ("recipe", "goal"))
+            if given is None:
+                common = once("--set", [parse_setting(text) for text in settings])
+                for name, value in (("framework", framework), ("threads", threads), ("ranks", ranks)):
+                    if value is not None and name in common:
+                        raise UsageError(f"--set {name}; allowed: --{name}, which sets it for every trial")
+                    common |= {} if value is None else {name: value}
+                given = {
+                    "recipe": recipe,
+                    "space": _texts(space, parameters),
+                    "goal": goal,
+                    "common": common,
+                    "time_limit_s": time_limit,
+                    "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
                     **chosen,
-                )
+                }
+            with Reporter(quiet=quiet) as tell:
+                done = run_sweep(**given, tell=tell)
             best = done.best
             if as_json and best is not None:  # otherwise the error is the only document
                 show(

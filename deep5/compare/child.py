@@ -66,7 +66,7 @@ def _job(
     request: Mapping[str, Any], report: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The result in JSON types, and arrays by name."""
-    from deep5.compare import inference, operators, training, whole_run
+    from deep5.compare import inference, operators, training
     from deep5.compare.candidate import content_hash
     from deep5.compare.candidate_check import check_candidate
     from deep5.compare.request import recipe_of
@@ -78,9 +78,7 @@ def _job(
     if request["job"] == "check":
         check_candidate(recipe, request["kind"], request["framework"])
         return {}, {}
-    kinds: dict[str, Any] = {
-        "training": training, "inference": inference, "operators": operators, "study": whole_run,
-    }  # fmt: skip
+    kinds: dict[str, Any] = {"training": training, "inference": inference, "operators": operators}
     job: Job = kinds[request["kind"]].JOBS[request["job"]]
     return job(recipe, request, report, begin)
 

@@ -1,4 +1,4 @@
-"""Requests to the processes of a comparison or a study, and the recipe that a request refers to."""
+"""Requests to the processes of a comparison, and the recipe that a request refers to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from deep5.compare.candidate import Candidate, Plan, settings_of
-from deep5.compare.studied import load_study
 from deep5.recipe.recipe import Recipe, load_recipe
 
 __all__ = ["recipe_of", "request_of"]
@@ -40,12 +39,9 @@ def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **mor
 
 
 def recipe_of(request: Mapping[str, Any]) -> Recipe:
-    """The recipe to run; a candidate of a study is read from its file if not given, because it may hold any object.
+    """The recipe to run.
 
     Args:
         request: The request of the parent.
     """
-    if request["kind"] != "study":
-        return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])
-    recipe, candidates = load_study(request["recipe"], request["size"], request["varied"])
-    return recipe.with_settings({**request["settings"], **candidates[request["candidate"]]})
+    return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])

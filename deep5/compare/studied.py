@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +106,21 @@ def target_of(recipe: Recipe, requested: Target | None = None) -> tuple[Target |
     return (Target(metric=requested.metric, goal=requested.goal) if own else requested), []
 
 
-def chosen(settings: Mapping[str, Mapping[str, Any]], only: str | None) -> dict[str, Mapping[str, Any]]:
+def chosen(settings: Mapping[str, Mapping[str, Any]], only: str | Sequence[str] | None) -> dict[str, Mapping[str, Any]]:
     """Select candidates.
 
     Args:
         settings: By candidate.
-        only: Names separated by commas, or one name, which may contain commas; None: all.
+        only: Names; or names separated by commas, or one name, which may contain commas; None: all.
 
     Raises:
         UnknownName: There is no candidate with such a name.
     """
     if only is None:
         return dict(settings)
-    names = [only] if only in settings else [name.strip() for name in only.split(",") if name.strip()]
+    if isinstance(only, str):
+        only = [only] if only in settings else [name.strip() for name in only.split(",") if name.strip()]
+    names = list(only)
     for name in names:
         if name not in settings:
             raise UnknownName("candidate", name, settings)

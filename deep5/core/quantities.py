@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "count",
+    "counts_time",
     "digits",
     "duration",
     "percent",
@@ -177,3 +178,12 @@ def ulps(value: float, most: int = 3) -> str:
 def _fitting(value: float, units: _Units) -> tuple[str, float]:
     """The largest unit in which the rounded value is at least 1, otherwise the smallest one."""
     return next(((unit, factor) for unit, factor in units if abs(float(f"{value / factor:.3g}")) >= 1), units[-1])
+
+
+def counts_time(unit: str) -> bool:
+    """Whether a quantity with this unit is a time, or an amount per second, and so depends on the machine.
+
+    >>> counts_time("ms"), counts_time("samples/s"), counts_time("%")
+    (True, True, False)
+    """
+    return unit in ("s", "ms", "us", "ns") or unit.endswith("/s")

@@ -30,7 +30,10 @@ from deep5.measuring.pinning import environment
 if TYPE_CHECKING:
     import psutil
 
-__all__ = ["Stop", "Worker", "at_work", "attempt", "free_share"]
+__all__ = ["OUTPUT", "Stop", "Worker", "at_work", "attempt", "free_share"]
+
+OUTPUT = "output.txt"
+"""What a command other than `run` printed, in the folder of the attempt."""
 
 Stop = Callable[[Path], str | None]
 """Looks into the folder with an attempt's result folder; returns why its run must end, or None."""
@@ -99,7 +102,8 @@ def attempt(request: RunRequest, stop: Stop | None = None) -> Outcome:
         OSError: The folder cannot be written.
     """
     worker: Worker = getattr(_own, "worker", None) or Worker()
-    lease = lease_or_outcome(Path(request.folder) / request.key, worker.cancelled)
+    resumes = request.command[0] != "bench"
+    lease = lease_or_outcome(Path(request.folder) / request.key, worker.cancelled, resumes=resumes)
     if isinstance(lease, Outcome):
         return lease
     with lease:
@@ -120,23 +124,27 @@ class _Attempt:
 
     def carried_out(self, pinned: Sequence[int]) -> Outcome:
         request, lease = self._request, self._lease
-        words = ["run", *request.arguments, "--quiet", "--out", str(lease.results)]
+        run = tuple(request.command) == ("run",)
+        words = [*request.command, *request.arguments, *(["--quiet"] if run else []), "--out", str(lease.results)]
         if (left := result_of(lease.results)) is not None:
             words += ["--resume", str(left)]
         ended = supervise(
             python_command(deep5, pinned, words, parent=os.getpid()),
             time_limit_s=request.time_limit_s,
-            environment=environment(request.threads),
+            environment=environment(request.threads) if run else None,
             look=self._look,
+            separate=not run,
         )
+        if not run:
+            (lease.folder / OUTPUT).write_bytes(ended.output)
         if self._asked_at and ended.status not in (0, 1):
             lease.release()
             raise Interrupted(f"the run {request.key} was interrupted; what it left is in {lease.results}")
-        run = result_of(lease.results)
+        result = result_of(lease.results)
         outcome = Outcome(
             attempt=str(lease.folder),
             results=str(lease.results),
-            run=None if run is None else str(run),
+            run=None if result is None else str(result),
             status=ended.status,
             stopped=ended.stopped,
             reason=self._reason(ended),
@@ -176,7 +184,7 @@ class _Attempt:
             return f"it {ended.stopped}; remedy: --time-limit, or a smaller size"
         if ended.stopped is not None or ended.status in (0, 1):
             return None
-        said = _message(ended.output)
+        said = _message(ended.output + ended.errors)
         return said if said else f"it {ended.fault()}"
 
 
@@ -187,6 +195,9 @@ def deep5(numbers: Sequence[int], words: Sequence[str], *_: Any) -> None:
         numbers: The processors.
         words: Its command line.
     """
+    # If memory runs out, the system should end this process rather than its parent.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)  # before anything is loaded: libraries count processors at load time
     sys.argv = ["deep5", *words]

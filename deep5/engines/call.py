@@ -19,10 +19,25 @@ from deep5.core.errors import Deep5Error, RunFailed, UsageError, described
 from deep5.engines.lease import Interrupted
 from deep5.engines.request import RunRequest
 
-__all__ = ["FIRST", "Function", "answer_of", "function_name", "packed", "place_for", "result", "unpack"]
+__all__ = [
+    "ANSWER",
+    "ENGINE",
+    "FIRST",
+    "Function",
+    "answer_of",
+    "forget",
+    "function_name",
+    "packed",
+    "place_for",
+    "result",
+    "unpack",
+]
 
 Function = Callable[[Mapping[str, Any]], dict[str, Any]]
 """What an engine calls: a function at the top level of a module of deep5, whose request has a `RunRequest` in `run`."""
+
+ENGINE, ANSWER = "engine", ".answer.json"
+"""Folder with the files of an engine, next to that of the runs; and the end of the name of an answer there."""
 
 FIRST = "1"
 """The only attempt of a run in an archive."""
@@ -139,3 +154,14 @@ def unpack(archive: str, folder: Path, key: str) -> int:
     finally:
         shutil.rmtree(arrived, ignore_errors=True)
     return number
+
+
+def forget(folder: Path, key: str) -> None:
+    """Remove what a run left, so that it starts again.
+
+    Args:
+        folder: The folder with a folder per run.
+        key: The run.
+    """
+    shutil.rmtree(folder / key, ignore_errors=True)
+    (folder.parent / ENGINE / f"{key}{ANSWER}").unlink(missing_ok=True)

@@ -108,7 +108,7 @@ class Lease:
         write_atomically(self.folder / ATTEMPT, json.dumps(about))
 
 
-def lease_or_outcome(own: Path, cancelled: threading.Event | None) -> Lease | Outcome:
+def lease_or_outcome(own: Path, cancelled: threading.Event | None, *, resumes: bool = True) -> Lease | Outcome:
     """The right to carry out a run; or, if it has ended, its outcome.
 
     An attempt whose process still lives, such as one of an earlier driver, is waited for.
@@ -116,6 +116,7 @@ def lease_or_outcome(own: Path, cancelled: threading.Event | None) -> Lease | Ou
     Args:
         own: The folder of the run, with a folder per attempt.
         cancelled: Ends the wait when it is set.
+        resumes: Whether a new attempt resumes in the results of an interrupted one, if it can.
 
     Raises:
         Interrupted: `cancelled` was set.
@@ -133,7 +134,7 @@ def lease_or_outcome(own: Path, cancelled: threading.Event | None) -> Lease | Ou
                     raise Interrupted(f"the run {own.name} was interrupted while another process carries it out")
                 sleep(_WAIT_S)
                 continue
-            before = last if _can_resume(last) else None
+            before = last if resumes and _can_resume(last) else None
         with suppress(FileExistsError):  # another process was faster
             return Lease(own / str((numbers[-1] if numbers else 0) + 1), before)
 
@@ -186,7 +187,7 @@ def _can_resume(folder: Path) -> bool:
     if not safe or not isinstance(results, str) or not results.isdecimal():
         return False
     left = result_of(folder.parent / results)
-    return left is not None and (left / "result.json").exists()
+    return left is not None and any(left.glob("*.json"))
 
 
 def _read(folder: Path) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ class RunRequest:
 
     Attributes:
         key: Names the run among those of its sweep or study; a file name.
-        arguments: The command line after `deep5 run`, without `--out` and `--resume`.
+        arguments: The command line after `deep5 COMMAND`, without `--out` and `--resume`.
         folder: Absolute path of the folder with a folder per run, each with a folder per attempt.
         threads: Threads within an operator.
         processors: Number of processors for all its ranks together.
@@ -22,6 +22,7 @@ class RunRequest:
         memory_limit_bytes: Memory limit of all its processes together; None: what the worker has for it, or nine tenths
             of the memory that is free on the machine when it starts.
         timed: Whether its duration counts: then nothing else runs on the machine, if the engine can see to that.
+        command: The command: `run`, or another one that has `--out`, whose output is kept.
         shared: Whether the machine that carries it out sees the folder; otherwise its results return in an archive.
     """
 
@@ -33,6 +34,7 @@ class RunRequest:
     time_limit_s: float
     memory_limit_bytes: int | None = None
     timed: bool = False
+    command: Sequence[str] = ("run",)
     shared: bool = True
 
 
@@ -44,7 +46,7 @@ class Outcome:
         attempt: Its folder.
         results: The folder with its result folder: its own, or that of an interrupted attempt.
         run: The result folder; None: there is none.
-        status: Exit status of `deep5 run`; negative: the signal that ended it.
+        status: Exit status of the command; negative: the signal that ended it.
         stopped: Why it was ended, or None.
         reason: What went wrong, with its last output; None if it exited with status 0 or 1.
         wall_s: Its duration, with that of the attempts in whose results it resumed.

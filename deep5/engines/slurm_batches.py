@@ -18,14 +18,11 @@ from deep5.core.errors import RunFailed
 from deep5.core.files import write_atomically
 from deep5.core.python_child import python_command
 from deep5.engines import slurm_commands
-from deep5.engines.call import result
+from deep5.engines.call import ANSWER, ENGINE, result
 from deep5.engines.slurm_commands import Job, Refused, Unreachable
-from deep5.engines.slurm_job import ANSWER, BEAT, CALL, main
+from deep5.engines.slurm_job import BEAT, CALL, main
 
-__all__ = ["ENGINE", "Batches", "resources"]
-
-ENGINE = "engine"
-"""Folder with the files of an engine, next to the folder of the runs."""
+__all__ = ["Batches", "resources"]
 
 # Intervals of looking for answers, and of asking Slurm; how long calls that follow each other are collected.
 _LOOK_S, _ASK_S, _COLLECT_S = 0.1, 1.0, 0.05

@@ -14,14 +14,14 @@ from pathlib import Path
 from deep5.core.errors import Deep5Error
 from deep5.core.files import write_atomically
 from deep5.engines.attempt import Worker, at_work
-from deep5.engines.call import answer_of
+from deep5.engines.call import ANSWER, answer_of
 from deep5.engines.lease import Interrupted
 from deep5.engines.slurm_commands import requeue
 
-__all__ = ["ANSWER", "BEAT", "CALL", "answer_stream", "main"]
+__all__ = ["BEAT", "CALL", "answer_stream", "main"]
 
-CALL, ANSWER, BEAT = ".call.json", ".answer.json", ".beat"
-"""Ends of the names of a call's files: what to call, what it returned, and a file that is renewed meanwhile."""
+CALL, BEAT = ".call.json", ".beat"
+"""Ends of the names of a call's files: what to call, and a file that is renewed meanwhile."""
 
 _RENEWED_S = 5.0
 
@@ -37,9 +37,11 @@ def main(place: str, calls: str) -> None:
     """
     folder = Path(place)
     worker = Worker()
+    task, job = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0")), os.environ["SLURM_JOB_ID"]
+    _forget_job()
     signals = _interrupted_by(worker)
     with at_work(worker):
-        for key in json.loads(calls)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]:
+        for key in json.loads(calls)[task]:
             answer = folder / f"{key}{ANSWER}"
             if answer.exists():
                 continue
@@ -57,17 +59,25 @@ def main(place: str, calls: str) -> None:
     if signal.SIGUSR1 in signals:
         # If it is refused, whoever waits for the answer submits the call again.
         with suppress(Deep5Error):
-            requeue(os.environ["SLURM_JOB_ID"])
+            requeue(job)
 
 
 def answer_stream() -> None:
     """Carry out one call from standard input, and print its answer."""
     worker = Worker()
     _interrupted_by(worker)
+    _forget_job()
     request = json.load(sys.stdin)
     with at_work(worker):
         given = answer_of(request["function"], request["request"])
     sys.stdout.write(json.dumps(given))
+
+
+def _forget_job() -> None:
+    """Hide the job from runs: their launchers would take it for one of theirs, with as many ranks as it has tasks."""
+    for name in [*os.environ]:
+        if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")) and name != "SLURM_CONF":
+            del os.environ[name]
 
 
 def _interrupted_by(worker: Worker) -> set[int]:

@@ -26,8 +26,19 @@ from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
 from deep5.results.validation import check_document, encode
 
-__all__ = ["ResultFolder", "drop_torn_line", "locked", "new_folder", "opened_plain", "remove_torn", "tidy"]
+__all__ = [
+    "ResultFolder",
+    "drop_torn_line",
+    "locked",
+    "new_folder",
+    "opened_plain",
+    "remove_torn",
+    "tidy",
+    "tidy_attempts",
+]
 
+# A new attempt has its name well within this time.
+_NAMED_S = 60.0
 _REMEDY = {
     errno.EACCES: "remedy: grant yourself write permission, or choose another folder with --out",
     errno.EPERM: "remedy: grant yourself write permission, or choose another folder with --out",
@@ -305,6 +316,21 @@ def tidy(out: Path) -> None:
                     handle = locked(path)
                     remove_torn(path)
                     os.close(handle)
+
+
+def tidy_attempts(own: Path) -> None:
+    """Remove what killed processes left in the folder of a run with a folder per attempt, and attempts without a name.
+
+    Args:
+        own: The folder.
+    """
+    if own.is_symlink() or not own.is_dir():
+        return
+    for path in list(own.iterdir()):
+        if not path.name.startswith("."):
+            tidy(path)
+        elif time.time() - path.stat().st_mtime > _NAMED_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def locked(path: Path) -> int:

@@ -134,6 +134,11 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
                     f"{other.folder} and {study.folder} are of one recipe ({other.recipe}, {study.recipe}), which "
                     "would count twice; allowed: each recipe once; remedy: name one of them"
                 )
+        if by == "seconds" and not study.timed:
+            raise UsageError(
+                f"the runs of {study.folder} were under way at the same time, so that their seconds do not compare; "
+                "allowed: a study with --workers 1; remedy: --by epochs or --by steps"
+            )
         if by == "seconds" and len(study.environments) > 1:
             raise UsageError(
                 f"the runs of {study.folder} are of {len(study.environments)} environments (machine and software), "

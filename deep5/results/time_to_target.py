@@ -241,16 +241,17 @@ def median_to_target(values: Sequence[float]) -> float:
     return median(values)
 
 
-def summary(reached: Mapping[int, Reached]) -> dict[str, Any]:
+def summary(reached: Mapping[int, Reached], *, timed: bool = True) -> dict[str, Any]:
     """The summary of a candidate in study.json: values by seed, median and its interval, reasons; in JSON types.
 
     Args:
         reached: The cost by seed.
+        timed: Whether the times compare; otherwise there are no seconds.
     """
     from deep5.measuring.samples import median_interval
 
     found: dict[str, Any] = {}
-    for measure in MEASURES:
+    for measure in MEASURES if timed else [name for name in MEASURES if name != "seconds"]:
         values = {seed: getattr(own, measure) for seed, own in reached.items()}
         try:
             interval = median_interval(list(values.values()))

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from deep5.core.metric import Goal, Metric
-from deep5.core.quantities import percent
+from deep5.core.quantities import counts_time, percent
 from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
 
 __all__ = ["MachineLoad", "load_warnings", "timed_goals", "timed_metrics"]
 
 # The system counts in ticks of 10 ms: less than a second says too little.
 _LEAST_S = 1.1
-_TIMES = ("s", "ms", "us", "ns")
 
 
 class MachineLoad:
@@ -46,7 +45,7 @@ def timed_goals(metrics: Iterable[tuple[Metric, Goal | None]]) -> list[str]:
 
 def timed_metrics(metrics: Iterable[tuple[Metric, Goal | None]]) -> list[str]:
     """Names of the metrics of time, or of amounts per second, with a goal or without."""
-    return [metric.name for metric, _ in metrics if str(metric.unit) in _TIMES or str(metric.unit).endswith("/s")]
+    return [metric.name for metric, _ in metrics if counts_time(str(metric.unit))]
 
 
 def load_warnings(

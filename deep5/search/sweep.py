@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -17,14 +15,15 @@ from typing import Any
 
 from deep5.compare.candidate import content_hash
 from deep5.compare.processes import NO_SPACE
-from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief, described
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError, brief
 from deep5.core.files import is_folder, write_atomically
 from deep5.core.progress import Steps, Tell, unreported
-from deep5.engines.call import unpack
+from deep5.engines.call import forget, unpack
+from deep5.engines.in_flight import InFlight
 from deep5.engines.make import LOCAL, make_engine
 from deep5.engines.request import RunRequest
 from deep5.recipe.recipe import FULL, load_recipe
-from deep5.results.folder import locked, new_folder, remove_torn
+from deep5.results.folder import locked, new_folder, remove_torn, tidy_attempts
 from deep5.results.kind import SWEEP
 from deep5.results.study.record import TIME
 from deep5.results.sweep.log import TRIALS, TrialLog
@@ -38,8 +37,6 @@ __all__ = ["run_sweep"]
 
 # If so many trials fail and none has ended well, the others would fail, too.
 _HOPELESS = 5
-# How long a run may wait for a worker; how often the worker of a run may be lost.
-_QUEUED_S, _MOST_LOST = 600.0, 3
 _SAME = (
     "recipe", "size", "space", "settings", "goal", "sampler", "pruner", "seed", "parallel", "time_limit_s",
     "memory_limit_bytes",
@@ -108,6 +105,7 @@ def run_sweep(
         recipe, space, goal, trials, sampler, pruner, size, seed, common or {}, validation, workers, parallel,
         time_limit_s, memory_limit_bytes,
     )  # fmt: skip
+    plan.document.update(engine=engine, workers=workers)
     under_way = _UnderWay(plan, tell or unreported)
     # Before there is a folder: an engine that cannot be made leaves none.
     made = make_engine(engine, workers=workers, processors_each=plan.processors)
@@ -214,8 +212,8 @@ class _UnderWay:
         document["started"] = declared.get("started")
         document["resumed"] = [*declared["resumed"], datetime.now(UTC).strftime(TIME)]
         remove_torn(left.folder)
-        for torn in (left.folder / RUNS).glob("*/.*"):  # attempts that a kill left before they had their names
-            shutil.rmtree(torn, ignore_errors=True)
+        for own in (left.folder / RUNS).iterdir():
+            tidy_attempts(own)
 
     def run(self, engine: Executor, workers: int) -> Sweep:
         """Run all trials that have not ended; however the sweep ends, its folder records them."""
@@ -247,8 +245,8 @@ class _UnderWay:
         steps = Steps(count - ended, self._tell)
         # Those that an interruption left, first.
         waiting = [trial for trial in self._trials if trial.state is None]
-        running: dict[Future[dict[str, Any]], int] = {}
-        lost = Counter[int]()
+        limit_s = float(self._plan.document["time_limit_s"])
+        running = InFlight[int](engine, run_trial, limit_s, f"what the sweep left is in {self._folder}")
         while waiting or running or len(self._trials) < count:
             while len(running) < workers:
                 if waiting:
@@ -258,31 +256,10 @@ class _UnderWay:
                 else:
                     break
                 steps.say(f"trial {trial.number}")
-                running[engine.submit(run_trial, asdict(self._request(trial, engine)))] = trial.number
-            longest_s = float(self._plan.document["time_limit_s"]) + getattr(engine, "queue_limit_s", _QUEUED_S)
-            done = wait(running, longest_s, return_when=FIRST_COMPLETED).done
-            if not done:
-                raise RunFailed(
-                    f"the engine returned no run within {longest_s:g} s; what the sweep left is in "
-                    f"{self._folder}; remedy: start its workers, then the same command with --resume {self._folder}"
-                )
-            for future in done:
-                number = running.pop(future)
-                try:
-                    trial = self._arrived(future.result())
-                except Deep5Error:
-                    raise
-                except Exception as error:  # the worker was lost with the run, which another one carries out
-                    lost[number] += 1
-                    if lost[number] == _MOST_LOST:
-                        raise RunFailed(
-                            f"the trial {number} was lost {_MOST_LOST} times, the last time because "
-                            f"{described(error)}; what the sweep left is in {self._folder}"
-                        ) from error
-                    waiting.insert(0, self._trials[number])
-                    continue
-                self._check_content()
-                self._trials[trial.number] = trial
+                running.start(trial.number, asdict(self._request(trial, shared=running.shared)))
+            for number, answer in running.ended():
+                self._check_content(number)
+                self._trials[number] = trial = self._arrived(answer)
                 self._log.end(trial)
                 steps.advance()
                 self._check_hope()
@@ -322,7 +299,7 @@ class _UnderWay:
         self._trials.append(trial)
         return trial
 
-    def _request(self, trial: Trial, engine: Executor) -> TrialRequest:
+    def _request(self, trial: Trial, *, shared: bool) -> TrialRequest:
         plan, document = self._plan, self._plan.document
         size = [] if document["size"] == FULL else ["--size", document["size"]]
         words = [plan.name_or_path, *size, *settings_words({**document["settings"], **trial.settings})]
@@ -335,7 +312,7 @@ class _UnderWay:
             time_limit_s=document["time_limit_s"],
             memory_limit_bytes=document["memory_limit_bytes"],
             timed=plan.timed,
-            shared=getattr(engine, "shared", True),
+            shared=shared,
         )
         return TrialRequest(
             number=trial.number,
@@ -350,11 +327,12 @@ class _UnderWay:
             epochs=plan.epochs,
         )
 
-    def _check_content(self) -> None:
+    def _check_content(self, number: int) -> None:
         """Refuse to continue if the recipe, or a file that it names, has changed: trials would not be comparable."""
         plan = self._plan
         now = load_recipe(plan.name_or_path).at_size(plan.document["size"]).with_settings(plan.document["settings"])
         if content_hash(now) != plan.content:
+            forget(self._folder / RUNS, _key(number))
             raise RecipeError(
                 f"{plan.recipe.name}, or a file that it names, has changed since the start of the sweep; what it left "
                 f"is in {self._folder}; remedy: restore the file, then the same command with --resume {self._folder}"

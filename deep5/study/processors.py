@@ -20,17 +20,22 @@ class Shares:
 
     Attributes:
         threads: Threads within an operator, for each rank whose recipe does not set them.
-        processors: Number of processors that each run is pinned to, for all its ranks together.
+        processors: By candidate, the number of processors that its runs are pinned to, for all ranks together.
         notes: Candidates with more ranks than processors, one sentence per number of ranks.
     """
 
     threads: int
-    processors: int
+    processors: Mapping[str, int]
     notes: tuple[str, ...]
 
+    @property
+    def most(self) -> int:
+        """Most processors of a run."""
+        return max(self.processors.values())
 
-def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
-    """Divide the processors of this process among ranks.
+
+def share_processors(recipes: Mapping[str, Recipe], *, together: bool = True, here: bool = True) -> Shares:
+    """Divide processors among ranks.
 
     Every rank gets the threads that it would get with the largest number of ranks, so that candidates differ only in
     the number of ranks. Every run may use as many processors as the run with the most ranks and threads requires;
@@ -38,6 +43,9 @@ def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
 
     Args:
         recipes: By candidate, its recipe.
+        together: Whether times are compared; otherwise a run has the processors that its own ranks and threads require.
+        here: Whether runs have the processors of this process; otherwise, a rank whose recipe does not set its threads
+            has one.
 
     Raises:
         UsageError: A candidate requests more threads per rank than there are processors; or a candidate requests ranks
@@ -51,19 +59,23 @@ def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
             f"{found.by} started this process as rank {found.rank} of {found.size}; allowed: deep5 study by itself, "
             "which starts the ranks of its runs; remedy: the recipe's 'launcher'"
         )
-    ours = default_threads("", ranks=max(ranks.values())) or 1
+    ours = (default_threads("", ranks=max(ranks.values())) or 1) if here and together else 1
     threads = {name: int(recipe.value("threads") or ours) for name, recipe in recipes.items()}
     most = max(threads.values())
-    here = len(processors(max(most, *(ranks[name] * threads[name] for name in recipes))))
-    if most > here:
-        raise UsageError(f"{most} threads; allowed: at most {here}, the processors of this process")
+    needed = {name: ranks[name] * threads[name] for name in recipes}
+    count = max(needed.values())
+    if here:
+        count = len(processors(count))
+        if most > count:
+            raise UsageError(f"{most} threads; allowed: at most {count}, the processors of this process")
     crowded: dict[int, list[str]] = {}
-    for name, count in ranks.items():
-        if count > 1 and count * threads[name] > here:
-            crowded.setdefault(count, []).append(name)
+    for name, own in ranks.items():
+        if own > 1 and needed[name] > count:
+            crowded.setdefault(own, []).append(name)
     notes = [
-        f"{', '.join(names)}: {count} ranks share {counted(here, 'processor')}, so their times say nothing about a "
+        f"{', '.join(names)}: {own} ranks share {counted(count, 'processor')}, so their times say nothing about a "
         "scheme"
-        for count, names in crowded.items()
+        for own, names in crowded.items()
     ]
-    return Shares(threads=most, processors=here, notes=tuple(notes))
+    each = {name: count if together else min(count, own) for name, own in needed.items()}
+    return Shares(threads=most, processors=each, notes=tuple(notes))

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deep5.compare.candidate import check_plain, content_hash
-from deep5.compare.processes import NO_SPACE, check_limits, run_process
+from deep5.compare.processes import NO_SPACE, check_limits
 from deep5.compare.studied import chosen, load_study, target_of
 from deep5.core.canonical import canonical, canonical_hash
-from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
-from deep5.core.files import is_folder
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError
+from deep5.core.files import is_folder, write_atomically
 from deep5.core.progress import Steps, Tell, unreported
 from deep5.core.quantities import percent
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
+from deep5.engines.call import forget
+from deep5.engines.carry_out import Arrived, arrived, carry_out
+from deep5.engines.in_flight import InFlight
+from deep5.engines.make import LOCAL, make_engine
+from deep5.engines.request import RunRequest
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
 from deep5.recipe.recipe import FULL, Recipe
 from deep5.recipe.register import check_reachable
-from deep5.results.folder import locked, new_folder, remove_torn, tidy
+from deep5.results.folder import locked, new_folder, remove_torn, tidy, tidy_attempts
 from deep5.results.kind import STUDY
 from deep5.results.ran_optimizers import unequal_arguments
 from deep5.results.result import Result, load
@@ -34,12 +41,14 @@ from deep5.results.study.folder import folder_of, left_of
 from deep5.results.study.pictures import study_pictures
 from deep5.results.study.record import RUNS, TIME, Study
 from deep5.results.study.resumption import DIRTY, check_same, source_note
+from deep5.results.sweep.record import settings_words
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.study.processors import Shares, share_processors
 
 __all__ = ["run_study"]
 
 _BESIDE = "other programs took up to"
+_UNFINISHED = "the study is not finished"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class _Plan:
     """A study as declared; `contents` holds a hash of the content of each candidate and seed.
 
     Runs with other contents, or from another environment (machine and software) or commit of deep5, do not belong to
-    the same study. `memory_bytes` is the effective memory limit, also if none was requested.
+    the same study.
     """
 
     recipe: Recipe
@@ -66,7 +75,13 @@ class _Plan:
     shares: Shares
     time_limit_s: float
     memory_limit_bytes: int | None
-    memory_bytes: int
+    engine: str
+    workers: int
+
+    @property
+    def timed(self) -> bool:
+        """Whether durations compare: runs follow each other, on one machine."""
+        return self.workers == 1
 
     def all_settings(self) -> dict[str, Any]:
         """By candidate, all its settings, in JSON types."""
@@ -83,37 +98,42 @@ def run_study(
     varied: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     size: str = FULL,
-    only: str | None = None,
+    only: str | Sequence[str] | None = None,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     common: Mapping[str, Any] | None = None,
     target: Target | None = None,
     time_limit_s: float = 3600.0,
     memory_limit_bytes: int | None = None,
+    engine: str = LOCAL,
+    workers: int = 1,
     out: str | Path = "results",
     resume: str | Path | None = None,
     tell: Tell | None = None,
 ) -> Study:
     """Run a recipe with each candidate's settings and each seed, and plot accuracy over epoch and loss over time.
 
-    Each run has a fresh process, one at a time, pinned to as many processors as the candidate with the most threads
-    has, so that times are comparable. A candidate that requests ranks has one process per rank, and they share the
-    processors (`deep5.study.processors`); limits apply to all of them together. For each seed, all candidates run in a
-    random order drawn from that seed, so that changes of the machine affect all candidates. A run that fails, crashes,
-    loses a rank, or exceeds a limit is noted and counts as one that never reached the target; the other runs continue.
+    Each run is a process `deep5 run`, one at a time, pinned to as many processors as the candidate with the most
+    threads has, so that times are comparable. A candidate that requests ranks has one process per rank, and they share
+    the processors (`deep5.study.processors`); limits apply to all of them together. For each seed, all candidates run
+    in a random order drawn from that seed, so that changes of the machine affect all candidates. A run that fails,
+    crashes, loses a rank, or exceeds a limit is noted and counts as one that never reached the target; the other runs
+    continue. With several workers, runs have the processors that they need, and the study states no times.
 
     Args:
         recipe: A registered name, the path of a Python file, or a model in place of a recipe.
         varied: By candidate, settings in JSON types, in place of the STUDY in the file.
         size: One of the recipe's sizes.
-        only: Candidate names separated by commas; None: all.
+        only: Candidate names, or a string with commas between them; None: all.
         seeds: Seeds of weights, order, and noise; the same for each candidate.
         common: Settings of all candidates, such as the framework.
         target: Target of the runs; None: the one stated by the recipe's metrics, if any.
         time_limit_s: Time limit of one run.
         memory_limit_bytes: Memory limit of one run with all its ranks; None: nine tenths of the free memory.
+        engine: Where runs are carried out: a name of the entry points `deep5.engines`, or NAME:OPTIONS.
+        workers: Number of runs at the same time.
         out: Parent of the study's folder.
         resume: The folder of an interrupted study with the same declaration, to resume in. Completed and failed runs
-            count; the interrupted run starts again.
+            count; interrupted runs resume at their last checkpoints.
         tell: Called with a `ProgressLine` before each run.
 
     Raises:
@@ -121,26 +141,39 @@ def run_study(
         UsageError: No candidate; no seed; settings that do not fit; a target that no metric evaluates; an invalid
             limit; a folder that cannot be written; or a folder to resume in that is finished or damaged, or belongs to
             another study, other limits, another recipe file, environment, or commit of deep5.
+        OutputError: A disk is full; the study can resume.
     """
-    plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
+    plan = _plan(
+        recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes, engine, workers
+    )
     under_way = _UnderWay(plan, tell or unreported)
-    if resume is None:
-        under_way.begin(Path(out))
-    else:
-        under_way.go_on(Path(resume))
-    return under_way.run()
+    # Before there is a folder: an engine that cannot be made leaves none.
+    made = make_engine(engine, workers=workers, processors_each=plan.shares.most)
+    try:
+        if resume is None:
+            under_way.begin(Path(out))
+        else:
+            under_way.go_on(Path(resume))
+        done = under_way.run(made)
+    except BaseException:
+        made.shutdown(wait=True, cancel_futures=True)
+        raise
+    made.shutdown()
+    return done
 
 
 def _plan(
     name_or_path: str | Path,
     varied: Mapping[str, Mapping[str, Any]] | None,
     size: str,
-    only: str | None,
+    only: str | Sequence[str] | None,
     seeds: Sequence[int],
     common: Mapping[str, Any],
     asked: Target | None,
     time_limit_s: float,
     memory_limit_bytes: int | None,
+    engine: str,
+    workers: int,
 ) -> _Plan:
     """Check everything that can be checked before a process is started."""
     recipe, candidates = load_study(name_or_path, size, varied)
@@ -151,7 +184,9 @@ def _plan(
         if both := sorted(set(own) & set(common)):
             raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
     check_plain([varied or {}, common], "the settings")
-    memory_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    check_limits(time_limit_s, memory_limit_bytes)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise UsageError(f"workers is {workers!r:.40}; allowed: an integer of at least 1")
     made = {
         (name, seed): recipe.with_settings({**common, **own, "seed": seed})
         for name, own in settings.items()
@@ -160,7 +195,8 @@ def _plan(
     for each in made.values():
         check_reachable(each)
     contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
-    shares = share_processors({name: made[name, seeds[0]] for name in settings})
+    firsts = {name: made[name, seeds[0]] for name in settings}
+    shares = share_processors(firsts, together=workers == 1, here=engine.partition(":")[0] == LOCAL)
     target, reported = target_of(recipe, asked)
     software = describe_software()
     return _Plan(
@@ -172,7 +208,7 @@ def _plan(
         common=common,
         seeds=seeds,
         target=target,
-        notes=[*reported, *shares.notes],
+        notes=[*reported, *shares.notes, *_concurrent(workers)],
         contents=contents,
         # Arguments of a model in place of a recipe are common settings.
         fixed_hash=recipe.with_settings(common).fixed_hash(),
@@ -181,8 +217,15 @@ def _plan(
         shares=shares,
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
-        memory_bytes=memory_bytes,
+        engine=engine,
+        workers=workers,
     )
+
+
+def _concurrent(workers: int) -> list[str]:
+    if workers == 1:
+        return []
+    return [f"{workers} runs at the same time, or on several machines: no times are stated; remedy: --workers 1"]
 
 
 class _UnderWay:
@@ -192,7 +235,6 @@ class _UnderWay:
         self._plan, self._tell = plan, tell
         self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
         self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
-        self._crowded: list[float] = []
         self._notes: list[str] = list(plan.notes)
         self._resumed: list[str] = []
 
@@ -201,7 +243,7 @@ class _UnderWay:
         now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self._folder = out.absolute() / f"{self._plan.recipe.name}-study-{now}-{secrets.token_hex(3)}"
         # With its declaration from the start: it can be read and resumed whenever this process is killed.
-        new_folder(self._folder, {STUDY: _text(self._study("the study is not finished"))}, [RUNS])
+        new_folder(self._folder, {STUDY: _text(self._study(_UNFINISHED))}, [RUNS])
         self._lock = locked(self._folder)
 
     def go_on(self, path: Path) -> None:
@@ -231,40 +273,25 @@ class _UnderWay:
         left, asked = left_of(folder), self._study().document()
         check_same(left, asked)
         remove_torn(folder)
-        tidy(folder / RUNS)
+        for own in (folder / RUNS).iterdir():
+            tidy_attempts(own)
         for name in self._plan.settings:
             self._runs[name] |= left.runs[name]
             self._failures[name] |= left.failures[name]
-        # Notes about other load during these runs, and about their version of deep5, exist only here.
-        notes = [note for note in left.document["notes"] if note.startswith((_BESIDE, DIRTY))]
+        # Notes about deep5's version exist only here.
+        notes = [note for note in left.document["notes"] if note.startswith(DIRTY)]
         self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, asked)]))
         self._resumed = [*left.document["resumed"], datetime.now(UTC).strftime(TIME)]
 
-    def run(self) -> Study:
+    def run(self, engine: Executor) -> Study:
         """Run everything that has not run yet; however the study ends, its folder records the completed runs."""
         plan = self._plan
         try:
-            self._write(self._study("the study is not finished"), {})
-            steps = Steps(len(plan.seeds) * len(plan.settings) - self._count(), self._tell)
-            for seed in plan.seeds:
-                order = generator(seed, "study").permutation(len(plan.settings))
-                for name in (list(plan.settings)[place] for place in order):
-                    if seed in self._runs[name] or seed in self._failures[name]:
-                        continue
-                    steps.say(f"{name}, seed {seed}")
-                    try:
-                        self._runs[name][seed] = self._one(name, seed)
-                    except OutputError as error:  # a full disk: it says nothing about the candidate
-                        raise OutputError(
-                            f"the study cannot continue: {error}; what it left is in {self._folder}"
-                        ) from error
-                    except Deep5Error as error:
-                        self._failures[name][seed] = str(error)
-                    steps.advance()
-                    self._write(self._study("the study is not finished"), {})
+            self._write(self._study(_UNFINISHED), {})
+            self._carry_out(engine)
             runs = {name: [own[seed] for seed in sorted(own, key=plan.seeds.index)] for name, own in self._runs.items()}
             drawn, missing = study_pictures(
-                plan.recipe.name, runs, len(plan.seeds), plan.target, notes=self._study().notes
+                plan.recipe.name, runs, len(plan.seeds), plan.target, notes=self._study().notes, timed=plan.timed
             )
             finished = self._study(*missing, finished=True)
             self._write(finished, drawn)
@@ -278,57 +305,110 @@ class _UnderWay:
             os.close(self._lock)
         return finished
 
-    def _count(self) -> int:
-        """Number of runs that have finished or failed."""
-        return sum(len(own) for runs in (self._runs, self._failures) for own in runs.values())
+    def _carry_out(self, engine: Executor) -> None:
+        plan = self._plan
+        waiting = [
+            (name, seed)
+            for seed in plan.seeds
+            for name in (list(plan.settings)[at] for at in generator(seed, "study").permutation(len(plan.settings)))
+            if seed not in self._runs[name] and seed not in self._failures[name]
+        ]
+        steps = Steps(len(waiting), self._tell)
+        running = InFlight[tuple[str, int]](
+            engine, carry_out, plan.time_limit_s, f"what the study left is in {self._folder}"
+        )
+        while waiting or running:
+            while waiting and len(running) < plan.workers:
+                name, seed = waiting.pop(0)
+                steps.say(f"{name}, seed {seed}")
+                running.start((name, seed), {"run": asdict(self._request(name, seed, shared=running.shared))})
+            try:
+                ended = running.ended()
+            except OutputError as error:  # a full disk: it says nothing about the candidate
+                raise OutputError(f"the study cannot continue: {error}; {_remedy(self._folder, None)}") from error
+            for (name, seed), answer in ended:
+                self._check_content(name, seed)
+                try:
+                    ran = arrived(answer, self._folder / RUNS, _key(name, seed))
+                    self._runs[name][seed] = self._result(name, ran)
+                except Deep5Error as error:
+                    self._failures[name][seed] = str(error)
+                steps.advance()
+                self._write(self._study(_UNFINISHED), {})
 
-    def _one(self, name: str, seed: int) -> Result:
-        """One run, in a separate process.
+    def _request(self, name: str, seed: int, *, shared: bool) -> RunRequest:
+        plan = self._plan
+        own: Mapping[str, Any] = {} if plan.varied is None else plan.settings[name]
+        words = [plan.name_or_path] if plan.size == FULL else [plan.name_or_path, "--size", plan.size]
+        words += ["--candidate", name] if plan.varied is None else []
+        return RunRequest(
+            key=_key(name, seed),
+            arguments=[*words, *settings_words(canonical({**plan.common, **own, "seed": seed}, strict=False))],
+            folder=str(self._folder / RUNS),
+            threads=plan.shares.threads,
+            processors=plan.shares.processors[name],
+            time_limit_s=plan.time_limit_s,
+            memory_limit_bytes=plan.memory_limit_bytes,
+            timed=plan.timed,
+            shared=shared,
+        )
+
+    def _check_content(self, name: str, seed: int) -> None:
+        """Refuse to continue if the recipe, or a file that it names, has changed: runs would not be comparable."""
+        plan = self._plan
+        recipe, candidates = load_study(plan.name_or_path, plan.size, plan.varied)
+        now = recipe.with_settings({**plan.common, **candidates[name], "seed": seed})
+        if content_hash(now) != plan.contents[name, seed]:
+            forget(self._folder / RUNS, _key(name, seed))
+            raise RecipeError(
+                f"{plan.recipe.name}, or a file that it names, has changed since the start of the study; what it left "
+                f"is in {self._folder}; remedy: restore the file, then the same command with --resume {self._folder}"
+            )
+
+    def _result(self, name: str, ran: Arrived) -> Result:
+        """The result of a run.
 
         Raises:
-            Deep5Error: It failed, or its result does not contain its duration.
+            Deep5Error: It failed, has another environment than the others, or does not contain its duration.
         """
         plan = self._plan
-        request = {
-            "kind": "study",
-            "job": "run",
-            "recipe": plan.name_or_path,
-            "size": plan.size,
-            "varied": plan.varied,
-            "candidate": name,
-            "settings": {**plan.common, "seed": seed},
-            "content": plan.contents[name, seed],
-            "out": str(self._folder / RUNS),
-        }
-        with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
-            outcome = run_process(
-                request,
-                Path(scratch),
-                threads=plan.shares.threads,
-                pinned=plan.shares.processors,
-                time_limit_s=plan.time_limit_s,
-                memory_limit_bytes=plan.memory_bytes,
-            )
-        if outcome.answer is None or outcome.reason is not None:
-            tidy(self._folder / RUNS)
-            raise RunFailed(str(outcome.reason))
-        result = load(self._folder / RUNS / Path(outcome.answer["run"]).name, root=self._folder)
+        # Files that a killed process left half-written.
+        tidy(Path(ran.outcome.results) if ran.run is None else ran.run.parent)
+        if ran.outcome.reason is not None or ran.run is None:
+            raise RunFailed(ran.outcome.reason or "it left no result")
+        result = load(ran.run, root=self._folder)
+        if result.status != "success":
+            raise RunFailed("; ".join(result.reasons) or f"its status is {result.status}")
+        # Candidates whose times are not compared may have other numbers of processors, which belong to the environment.
+        beside = self._runs.values() if plan.timed else [self._runs[name]]
+        first = next((own for runs in beside for own in runs.values()), None)
+        if first is not None:
+            environments = [own.document["provenance"]["environment"] for own in (first, result)]
+            hosts = [own.document["system"]["before"]["host"] for own in (first, result)]
+            if environments[0] != environments[1] or (plan.timed and hosts[0] != hosts[1]):
+                raise RunFailed(
+                    f"it ran on {hosts[1]}, and the first run on {hosts[0]}, {_differ(environments)}; allowed: one "
+                    "machine where times are compared, and equal ones otherwise; remedy: --engine slurm:nodelist=NAME"
+                )
         if plan.target is not None:
             time_to_target(result, plan.target)
-        if (outcome.answer["others_share"] or 0.0) >= CROWDED:
-            self._crowded.append(outcome.answer["others_share"])
         return result
 
     def _study(self, *notes: str, finished: bool = False) -> Study:
         plan = self._plan
         order = plan.seeds.index
+        shares = [
+            own.document["resources"]["others_share"] or 0.0 for runs in self._runs.values() for own in runs.values()
+        ]
+        crowded = [share for share in shares if share >= CROWDED] if plan.timed else []
         beside = []
-        if self._crowded:
-            runs = counted(len(self._crowded), "run")
-            beside = [f"{_BESIDE} {percent(max(self._crowded))} of the processors in {runs}; remedy: a quiet machine"]
+        if crowded:
+            runs = counted(len(crowded), "run")
+            beside = [f"{_BESIDE} {percent(max(crowded))} of the processors in {runs}; remedy: a quiet machine"]
         study = Study(
             folder=self._folder,
             recipe=plan.recipe.name,
+            source=plan.name_or_path,
             hash=plan.fixed_hash,
             size=plan.recipe.size,
             provenance=plan.provenance(),
@@ -345,6 +425,8 @@ class _UnderWay:
             resumed=self._resumed,
             time_limit_s=plan.time_limit_s,
             memory_limit_bytes=plan.memory_limit_bytes,
+            engine=plan.engine,
+            workers=plan.workers,
         )
         return replace(study, notes=(*self._notes, *beside, *unequal_arguments(study.optimizers), *notes))
 
@@ -354,8 +436,6 @@ class _UnderWay:
         return {seed: ran[seed] for seed in self._plan.seeds if seed in ran}
 
     def _write(self, study: Study, drawn: Mapping[str, bytes]) -> None:
-        from deep5.core.files import write_atomically
-
         try:
             for name, content in drawn.items():
                 write_atomically(self._folder / name, content)
@@ -366,9 +446,19 @@ class _UnderWay:
             ) from error
 
 
-def _remedy(folder: Path, error: OSError) -> str:
-    """What remains after an operating-system error, and the remedy."""
-    first = "free some space" if error.errno in NO_SPACE else "fix this"
+def _key(name: str, seed: int) -> str:
+    """Name of a run's folder; different candidates have different ones."""
+    told = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9.=-]+', '_', name)[:40].lstrip('.')}-{told}-seed{seed}"
+
+
+def _differ(environments: Sequence[str]) -> str:
+    return "with other hardware or software" if environments[0] != environments[1] else "of the same kind"
+
+
+def _remedy(folder: Path, error: OSError | None) -> str:
+    """What remains after an operating-system error, or None if a disk is full; and the remedy."""
+    first = "free some space" if error is None or error.errno in NO_SPACE else "fix this"
     return f"what it left is in {folder}; remedy: {first}, then the same command with --resume {folder}"
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import slurm_cluster
+from deep5.audit import audit
 from deep5.core.errors import UsageError
 from deep5.engines import slurm_batches
 from deep5.engines.lease import ATTEMPT
@@ -19,7 +20,9 @@ from deep5.engines.make import make_engine
 from deep5.engines.slurm_engine import parse_options
 from deep5.results.result import load
 from deep5.results.sweep.record import load_sweep
+from deep5.results.time_to_target import Target
 from deep5.search.sweep import run_sweep
+from deep5.study.study import run_study
 from slurm_cluster import SlurmCluster
 
 RECIPE = '''
@@ -265,6 +268,77 @@ def test_what_is_refused(recipe, tmp_path, options, told):
         search(recipe, tmp_path / "out", engine=f"slurm:{options}", trials=1)
     for folder in (tmp_path / "out").glob("*"):
         assert load_sweep(folder).trials[0].state is None  # the trial can still run
+
+
+STUDY = (
+    RECIPE.replace("TestLoss(), None)", "TestLoss(), None), (d5.TestAccuracy(), None), (d5.Throughput(), None)")
+    + """
+METRICS.append((d5.TrainingLoss(), None))
+STUDY = {"one": {}, "two": {"ranks": 2, "launcher": "mpiexec"}}
+"""
+)
+
+
+def test_a_study_has_the_same_runs_with_their_own_resources(recipe, tmp_path, cluster):
+    recipe.write_text(STUDY)
+    about = {
+        "seeds": (0, 1),
+        "common": {"threads": 1},
+        "target": Target(metric="test_accuracy", goal=20.0, origin="asked"),
+    }
+    here = run_study(recipe, out=tmp_path / "here", **about)
+    for workers in (1, 2):
+        there = run_study(recipe, out=tmp_path / f"there-{workers}", engine="slurm", workers=workers, **about)
+        assert not any(there.failures.values()), there.failures
+        for name in ("one", "two"):
+            ours, theirs = ([run.metric("test_loss") for run in own.runs[name]] for own in (there, here))
+            assert ours == theirs
+        assert audit([there.folder]).findings == ()
+        document = json.loads((there.folder / "study.json").read_text())
+        row = document["candidates"]["one"]
+        assert ("throughput" in row["metrics"], "seconds" in row["time_to_target"]) == (workers == 1, workers == 1)
+        assert (there.folder / "loss.svg").exists() == (workers == 1)
+    asked = [line for line in (cluster.folder / "slurmctld.log").read_text().splitlines() if "#CPUs=" in line]
+    assert {"#CPUs=2", f"#CPUs={os.cpu_count()}"} <= {word for line in asked for word in line.split()}
+
+
+def test_a_study_is_attached_to_by_its_folder(recipe, tmp_path, cluster):
+    words = [sys.executable, "-m", "deep5", "study", str(recipe), "--vary", "optimizer=adam,momentum", "--seeds", "1"]
+    words += ["--set", "epochs=400", "--workers", "2", "--engine", "slurm", "--quiet", "--out", str(tmp_path / "out")]
+    driver = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(lambda: len(running(cluster)) == 2)
+    driver.kill()
+    driver.communicate()
+    [folder] = (tmp_path / "out").iterdir()
+    again = [*words[:4], "--attach", str(folder), "--quiet"]
+    ended(subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    document = json.loads((folder / "study.json").read_text())
+    assert (document["finished"], document["engine"], document["workers"]) == (True, "slurm", 2)
+    assert [len(own["runs"]) for own in document["candidates"].values()] == [1, 1]
+    assert len(noted(folder)) == 1  # both runs, by the jobs of the first command
+    assert audit([folder]).findings == ()
+
+
+def test_a_comparison_and_a_benchmark_run_where_they_are_told(tmp_path, deep5):
+    words = ["digits_lenet", "--frameworks", "reference,pytorch", "--size", "smoke", "--steps", "3", "--threads", "1"]
+    answer = deep5("compare", *words, "--engine", "slurm", "--out", str(tmp_path / "out"))
+    assert answer.status == 0, answer.err
+    [folder] = (tmp_path / "out").iterdir()
+    assert str(folder) in answer.out
+    assert "pytorch" in answer.out
+    assert audit([folder]).findings == ()
+    answer = deep5(
+        "bench", "operator", "Relu", "--shape", "8x8", "--frameworks", "reference", "--quick", "--json", "--engine",
+        "slurm:shared=no", "--out", str(tmp_path / "bench"),
+    )  # fmt: skip
+    assert answer.status == 0, answer.err
+    assert "Relu" in json.dumps(json.loads(answer.out))
+    [folder] = (tmp_path / "bench").iterdir()
+    assert load(folder).status == "success"
+    words[2] = "none"
+    answer = deep5("compare", *words, "--engine", "slurm", "--out", str(tmp_path / "no"))
+    assert answer.status == 2
+    assert "unknown framework 'none'" in answer.err
 
 
 def test_without_slurm(monkeypatch, tmp_path):

@@ -268,7 +268,7 @@ def test_each_run_has_a_process_of_its_own_and_what_befalls_one_befalls_no_other
     assert {tuple(rest) for _, _, *rest in made} == {(os.getpid(), 1, 1)}  # pinned to as many as it has threads
     assert [len(own) for own in study.runs.values()] == [1, 0, 0]
     (crash,), (raised,) = study.failures["crash"], study.failures["raise"]
-    assert crash.startswith("seed 0: it was killed by SIGABRT in the run")
+    assert crash.startswith("seed 0: it was killed by SIGABRT")
     assert raised.startswith("seed 0: the run failed: ")
     assert "ValueError: broken" in raised
     assert [own[0].seconds for own in study.reached.values()] == [pytest.approx(1, abs=1), math.inf, math.inf]
@@ -286,8 +286,8 @@ def test_a_run_that_hangs_or_grows_is_ended_at_a_limit(file: Path, tmp_path: Pat
     candidates = json.loads(answer.out)["candidates"]
     assert len(candidates["calm"]["runs"]) == 1
     (hang,), (grow,) = candidates["hang"]["failures"], candidates["grow"]["failures"]
-    assert hang.startswith("seed 0: it did not finish within 9 s, in the run; remedy: --time-limit")
-    took = re.match(r"seed 0: it used too much memory, ([\d.]+) ([MG])iB, in the run; allowed: 668 MiB; remedy: ", grow)
+    assert hang.startswith("seed 0: it did not finish within 9 s; remedy: --time-limit")
+    took = re.match(r"seed 0: it used too much memory, ([\d.]+) ([MG])iB,; allowed: 668 MiB; remedy: ", grow)
     assert took is not None, grow
     assert float(took[1]) * {"M": 1, "G": 1024}[took[2]] >= 668
     for _, process, *_ in seen(tmp_path):
@@ -322,7 +322,7 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
     assert not psutil.pid_exists(process)
     document = json.loads((folder / "study.json").read_text())
     assert (document["finished"], document["notes"]) == (False, ["the study was interrupted"])
-    (left,) = (folder / "runs").iterdir()
+    (left,) = (folder / "runs").glob("*/1/both-*")
     assert load(left).status == "aborted"
     assert deep5("report", str(folder), "-o", str(tmp_path / "report.html")).status == 0
     assert not list(tmp_path.glob("deep5-study-*"))  # its scratch folder
@@ -366,7 +366,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     killed = alone(*words)
     assert killed.returncode == -signal.SIGKILL
     (folder,) = (tmp_path / "out").iterdir()
-    before = {path.name for path in (folder / "runs").iterdir()}
+    before = {path.relative_to(folder) for path in (folder / "runs").glob("*/*/both-*")}
     assert 1 <= len(before) <= 3
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []  # unfinished, as it says
@@ -394,20 +394,21 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     document = json.loads(answer.stdout)
     assert (document["finished"], len(document["resumed"])) == (True, 1)
     assert (
-        max(json.loads((folder / "runs" / name / "result.json").read_text())["started"] for name in before)
+        max(json.loads((folder / name / "result.json").read_text())["started"] for name in before)
         <= (document["resumed"][0])
     )
     assert (document["time_limit_s"], document["memory_limit_bytes"]) == (3600.0, None)
     commit = document["provenance"]["commit"]
     assert (f"{DIRTY}was resumed" in document["notes"]) == (commit is not None and commit["dirty"] is True)
     assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
-    # Finished runs were not repeated; the interrupted one was.
-    after = {path.name for path in (folder / "runs").iterdir()}
+    # Finished runs were not repeated, and the interrupted one was resumed: each has one folder.
+    after = {path.relative_to(folder) for path in (folder / "runs").glob("*/*/both-*")}
     assert before <= after
-    assert len(after - before) == 6 - (len(before) - 1)
+    assert len(after) == 6
+    again = [path for path in (folder / "runs").iterdir() if (path / "2").exists()]
+    assert [path.name.partition("-")[0] for path in again] == ["fatal"]
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
-    assert any("was interrupted and started again" in told for told in report.skipped)
     again = deep5(*words, "--resume", str(folder))
     assert again.status == 2
     assert "is finished, or of an older deep5; allowed: an interrupted study" in again.err
@@ -444,7 +445,7 @@ class Full(d5.Event):
 
 class Killed(d5.Event):
     def after_step(self, trainer, info, outputs, begin_ns, end_ns):
-        (run,) = (HERE / "out").glob("*/runs/*")
+        (run,) = (HERE / "out").glob("*/runs/*/1/*-*")
         for path in (run / ".result.json.abcdefgh.tmp", run.with_name(f".{run.name}.tmp") / "result.json"):
             path.parent.mkdir(exist_ok=True)
             path.write_text("half")
@@ -461,7 +462,8 @@ def test_a_full_disk_ends_a_study_and_no_candidate_fails_by_it(file: Path, tmp_p
     with pytest.raises(OutputError, match=r"the study cannot continue: a process found no space on a disk: ") as caught:
         run_study(file, seeds=(0, 1), out=tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    assert str(caught.value).endswith(f"; remedy: free some space, then --resume; what it left is in {folder}")
+    told = f"what it left is in {folder}; remedy: free some space, then the same command with --resume {folder}"
+    assert str(caught.value).endswith(told)
     document = json.loads((folder / "study.json").read_text())
     assert not document["finished"]
     assert [own["failures"] for own in document["candidates"].values()] == [[], []]
@@ -477,10 +479,10 @@ def test_what_a_killed_run_left_half_written_goes(file: Path, tmp_path: Path) ->
     file.write_text(TARGET + FULL.replace("STUDY", "OTHERS") + "STUDY = {'killed': {'events': [Killed()]}}\n")
     study = run_study(file, seeds=(0,), out=tmp_path / "out")
     assert "killed by SIGKILL" in study.failures["killed"][0]
-    (run,) = (tmp_path / "out").glob("*/runs/*")
+    (run,) = (tmp_path / "out").glob("*/runs/*/1/*-*")
     assert load(run).status == "aborted"
     assert not [path for path in run.iterdir() if path.name.endswith(".tmp")]
-    assert audit([run.parents[1]]).findings == ()
+    assert audit([run.parents[3]]).findings == ()
 
 
 def test_a_study_is_complete_from_its_first_moment(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,8 +502,9 @@ def test_a_study_is_complete_from_its_first_moment(file: Path, tmp_path: Path, m
     (folder,) = (tmp_path / "out").iterdir()
     assert json.loads((folder / "study.json").read_text())["finished"] is False
     assert audit([folder]).findings == ()
-    (folder / "runs" / "torn").mkdir()
-    torn = [folder / ".study.json.abcdefgh.tmp", folder / "runs" / "torn" / ".result.json.abcdefgh.tmp"]
+    run = folder / "runs" / "torn" / "1" / "torn"
+    run.mkdir(parents=True)
+    torn = [folder / ".study.json.abcdefgh.tmp", run / ".result.json.abcdefgh.tmp"]
     for path in torn:
         path.write_text("half")
     study = run_study(file, seeds=(0,), out=tmp_path / "out", resume=folder)
@@ -701,8 +704,17 @@ def test_a_study_that_was_ended_several_times_is_honest(ended: tuple[Path, Path]
     began = ["2026-01-01T00:00:30Z", resumed[0], "2026-01-01T00:02:01Z", "2026-01-01T00:03:01Z"]
 
     def findings(name: str, status: Sequence[str], finished: bool) -> list[str]:
-        copy = doctored(folder, tmp_path / name, lambda d: d.update(resumed=resumed, finished=finished))
-        (run,) = of_first(json.loads((copy / "study.json").read_text()))["runs"]
+        """Of a study whose runs have no folders of attempts, as those of an older deep5."""
+        (path,) = of_first(json.loads((folder / "study.json").read_text()))["runs"]
+        run = f"runs/{Path(path).name}"
+
+        def change(document: Any) -> None:
+            document.update(resumed=resumed, finished=finished)
+            of_first(document)["runs"] = [run]
+
+        copy = doctored(folder, tmp_path / name, change)
+        (copy / path).rename(copy / run)
+        shutil.rmtree(copy / Path(path).parents[1])
         for number, (start, own) in enumerate(zip(began, status, strict=True)):
             other = doctored_run(copy / run, number)
             found = json.loads((other / "result.json").read_text())
@@ -712,6 +724,35 @@ def test_a_study_that_was_ended_several_times_is_honest(ended: tuple[Path, Path]
     assert findings("ended", ["success"] * 4, False) == []
     assert findings("broken", ["success", "aborted", "failed", "success"], False) == []
     assert any("finished, and is not listed" in told for told in findings("done", ["success"] * 4, True))
+
+
+def test_an_attempt_that_finished_and_is_not_listed_was_dropped(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    """Unless it ran on a machine that was taken for lost, or its study is not finished."""
+    _, folder = ended
+    (path,) = of_first(json.loads((folder / "study.json").read_text()))["runs"]
+
+    def dropped(name: str, finished: bool, host: str | None, listed: bool = True) -> bool:
+        def change(document: Any) -> None:
+            document.update(finished=finished)
+            if not listed:
+                of_first(document).update(runs=[], seeds=[])
+
+        copy = doctored(folder, tmp_path / name, change)
+        attempt = (copy / path).parent
+        if host is None:
+            doctored_run(copy / path, 2)
+        else:
+            shutil.copytree(attempt, attempt.with_name("2"))
+            about = json.loads((attempt / "attempt.json").read_text())
+            (attempt.with_name("2") / "attempt.json").write_text(json.dumps({**about, "host": host}))
+        return any("finished, and is not listed" in str(finding) for finding in audit([copy]).findings)
+
+    here = json.loads((folder / path).parent.joinpath("attempt.json").read_text())["host"]
+    assert dropped("beside", finished=True, host=None)
+    assert dropped("again", finished=True, host=here)
+    assert not dropped("lost", finished=True, host="elsewhere")
+    assert dropped("unlisted", finished=True, host=here, listed=False)
+    assert not dropped("late", finished=False, host=here, listed=False)
 
 
 def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) -> None:
@@ -727,15 +768,22 @@ def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) 
     assert re.fullmatch(r"other programs took up to \d+ % of the processors in 1 run; remedy: a quiet machine", told)
 
 
-def test_a_file_that_changes_meanwhile_is_not_run(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_changes_meanwhile_ends_the_study(file: Path, tmp_path: Path) -> None:
     """The process reads it again: a different run would be stored under the candidate's name."""
+    source = file.read_text()
 
     def tell(line: str) -> None:
         file.write_text(RECIPE.replace("0.001", "0.002"))
 
-    study = run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
-    ((told,),) = study.failures.values()
-    assert told == "seed 0: both, or a file that it names, has changed since the start; remedy: start again"
+    with pytest.raises(RecipeError, match="both, or a file that it names, has changed since the start of the study"):
+        run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
+    (folder,) = (tmp_path / "out").iterdir()
+    assert not [*(folder / "runs").iterdir()]  # the other run goes, so that it is not taken over
+    file.write_text(source)
+    study = run_study(file, only="small", seeds=(0,), out=tmp_path / "out", resume=folder)
+    (run,) = study.runs["small"]
+    assert run.document["recipe"]["mutable"]["optimizer_kwargs"]["lr"] == 0.001
+    assert audit([folder]).findings == ()
 
 
 def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:

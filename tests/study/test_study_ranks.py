@@ -147,7 +147,7 @@ def test_ranks_that_hang_are_ended_at_the_limit_and_leave_nothing(
     monkeypatch.setattr("tempfile.tempdir", None)
     study = run_study(file, only="hanging", seeds=(0,), out=tmp_path / "out", time_limit_s=20.0)
     (told,) = study.failures["hanging"]
-    assert told.startswith("seed 0: it did not finish within 20 s, in the run; remedy: --time-limit")
+    assert told.startswith("seed 0: it did not finish within 20 s; remedy: --time-limit")
     found = seen(tmp_path, "hanging", 2)
     assert len(found) == 2
     assert not any(_lives(about[2]) for about in found)
@@ -212,14 +212,19 @@ def recipes(file: Path, **settings: Mapping[str, Any]) -> dict[str, Recipe]:
 def test_ranks_share_the_processors_of_the_largest_candidate(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     shares = share_processors(recipes(file, one={"ranks": 1}, two={"ranks": 2}))
-    assert (shares.threads, shares.processors, shares.notes) == (1, 2, ())
+    assert (shares.threads, shares.processors, shares.notes) == (1, {"one": 2, "two": 2}, ())
     shares = share_processors(recipes(file, one={"ranks": 1, "threads": 3}, two={"ranks": 2, "threads": 2}))
-    assert (shares.threads, shares.processors, shares.notes) == (3, 4, ())
+    assert (shares.threads, shares.processors, shares.notes) == (3, {"one": 4, "two": 4}, ())
     shares = share_processors(recipes(file, one={}, many={"ranks": 8}))
-    assert (shares.threads, shares.processors) == (1, 4)
+    assert (shares.threads, shares.processors, shares.most) == (1, {"one": 4, "many": 4}, 4)
     assert shares.notes == ("many: 8 ranks share 4 processors, so their times say nothing about a scheme",)
     with pytest.raises(UsageError, match="5 threads; allowed: at most 4, the processors of this process"):
         share_processors(recipes(file, two={"ranks": 2, "threads": 5}))
+    # At the same time, or on other machines, each has what it needs.
+    shares = share_processors(recipes(file, one={}, two={"ranks": 2, "threads": 2}), together=False)
+    assert (shares.threads, shares.processors, shares.notes) == (2, {"one": 1, "two": 4}, ())
+    shares = share_processors(recipes(file, one={}, many={"ranks": 8, "threads": 2}), together=False, here=False)
+    assert (shares.processors, shares.notes) == ({"one": 1, "many": 16}, ())
 
 
 def test_threads_that_nobody_asks_for_are_the_share_of_the_largest_number_of_ranks(
@@ -231,9 +236,9 @@ def test_threads_that_nobody_asks_for_are_the_share_of_the_largest_number_of_ran
     file.write_text(RECIPE.replace('    "threads": 1,\n', ""))
     shares = share_processors(recipes(file, one={"ranks": 1}, four={"ranks": 4}))
     # One rank has two threads as well: with eight the ranks would not be comparable.
-    assert (shares.threads, shares.processors) == (2, 8)
+    assert (shares.threads, shares.processors) == (2, {"one": 8, "four": 8})
     shares = share_processors(recipes(file, alone={}))
-    assert (shares.threads, shares.processors) == (8, 8)
+    assert (shares.threads, shares.processors) == (8, {"alone": 8})
 
 
 def test_ranks_of_ranks_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +246,7 @@ def test_ranks_of_ranks_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
     with pytest.raises(UsageError, match="started this process as rank 1 of 3; allowed: deep5 study by itself"):
         share_processors(recipes(file, two={"ranks": 2}))
-    assert share_processors(recipes(file, alone={})).processors == 1
+    assert share_processors(recipes(file, alone={})).processors == {"alone": 1}
 
 
 # Scaling, computed by hand

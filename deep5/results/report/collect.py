@@ -49,6 +49,7 @@ class ShownStudy:
         notes: Notes, one sentence each.
         finished: Whether every run was made.
         target: The target of the runs; None if the study states none or an invalid one.
+        timed: Whether its times compare: its runs followed each other on one machine.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class ShownStudy:
     notes: Sequence[str]
     finished: bool
     target: Target | None = None
+    timed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +181,7 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         notes=notes,
         finished=document.get("finished", not ended) is True,
         target=_target(document.get("target")),
+        timed=document.get("workers", 1) == 1,
     )
 
 

@@ -30,7 +30,7 @@ from deep5.results.result import Result
 from deep5.results.standing import standing
 from deep5.results.time_to_target import diverged
 
-__all__ = ["LEARNING_CURVES", "Curves", "accuracy_drawing", "curves", "loss_drawing", "return_drawing"]
+__all__ = ["Curves", "accuracy_drawing", "curves", "learning_curves", "loss_drawing", "return_drawing"]
 
 _LINES, _NAME, _MOST = 12, 30, 1e30
 # Pixels: of the panel, which fits a phone; of the chart; of a character in the legend, and of its symbol.
@@ -107,12 +107,20 @@ def loss_drawing(
     )
 
 
-LEARNING_CURVES: dict[str, Callable[..., Drawing | None]] = {
-    "the accuracy": accuracy_drawing,
-    "the return": return_drawing,
-    "the loss": loss_drawing,
-}
-"""The drawings of a group of runs, by what they show."""
+def learning_curves(timed: bool = True) -> dict[str, Callable[..., Drawing | None]]:
+    """The drawings of a group of runs, by what they show.
+
+    Args:
+        timed: Whether their times compare; otherwise nothing is drawn over time.
+    """
+    made: dict[str, Callable[..., Drawing | None]] = {
+        "the accuracy": accuracy_drawing,
+        "the return": return_drawing,
+        "the loss": loss_drawing,
+    }
+    if not timed:
+        del made["the loss"]
+    return made
 
 
 def _standing(runs: _Runs, finished: bool, notes: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.code_times import times_drawing
 from deep5.results.report.collect import Collection, Unreadable
 from deep5.results.report.collective_times import collective_drawing
-from deep5.results.report.curves import LEARNING_CURVES
+from deep5.results.report.curves import learning_curves
 from deep5.results.report.drawing import file_of
 from deep5.results.report.groups import groups, groups_of_study, labels
 from deep5.results.report.loading_rates import loading_drawing
@@ -92,7 +92,8 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
         for number, there in enumerate(groups_of_study(study.runs)):
             whose = study.folder.name + (f"-{number + 1}" if number else "")
             lost = {} if number else study.failures
-            yield from _curves(whose, there, lost, finished=study.finished, notes=study.notes)
+            about: Any = {"finished": study.finished, "notes": study.notes, "timed": study.timed}
+            yield from _curves(whose, there, lost, **about)
         for _, make in study_drawings(study):
             yield study.folder.name, make
 
@@ -104,8 +105,9 @@ def _curves(
     *,
     finished: bool = True,
     notes: Sequence[str] = (),
+    timed: bool = True,
 ) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    for draw in LEARNING_CURVES.values():
+    for draw in learning_curves(timed).values():
         yield whose, partial(draw, runs, failures, finished=finished, notes=notes)
 
 

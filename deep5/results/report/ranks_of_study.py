@@ -45,6 +45,8 @@ def study_drawings(study: ShownStudy) -> Iterator[tuple[str, Callable[[], Drawin
             number of ranks may be a fixed part, and the compared work is the same.
     """
     there = _whole(study)
+    if not study.timed:
+        return
     for name, make in trade_charts(study.recipe, there, study.target):
         yield name, partial(_drawing, name, make, study, there)
 
@@ -75,8 +77,8 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
 
 
 def scalings_of(study: ShownStudy) -> Sequence[Scaling]:
-    """The scaling of the study's finished runs; empty if nothing is scaled."""
-    return scaling_of(_whole(study))
+    """The scaling of the study's finished runs; empty if nothing is scaled, or its times do not compare."""
+    return scaling_of(_whole(study)) if study.timed else []
 
 
 def _whole(study: ShownStudy) -> _Runs:

@@ -12,7 +12,7 @@ from deep5.results.markup import Markup, clean, element, named
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
 from deep5.results.report.code_times import times_drawing, times_tables
 from deep5.results.report.collective_times import collective_drawing, collective_table
-from deep5.results.report.curves import LEARNING_CURVES
+from deep5.results.report.curves import learning_curves
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
 from deep5.results.report.groups import Group, badges, labels
@@ -149,7 +149,7 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
         guarded("the metrics", lambda: metric_table(group.runs, names)),
         element(
             "div",
-            [guarded(what, partial(pen.drawn, partial(draw, by_name))) for what, draw in LEARNING_CURVES.items()],
+            [guarded(what, partial(pen.drawn, partial(draw, by_name))) for what, draw in learning_curves().items()],
             class_="charts",
         ),
         [guarded("times of operators", partial(_operators, run, pen)) for run in group.runs[:_ALONE]],

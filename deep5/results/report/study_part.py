@@ -14,7 +14,7 @@ from deep5.core.errors import UsageError
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, element, named
 from deep5.results.report.collect import ShownStudy
-from deep5.results.report.curves import LEARNING_CURVES
+from deep5.results.report.curves import learning_curves
 from deep5.results.report.drawing import Pen
 from deep5.results.report.groups import badges, differing_inputs, groups
 from deep5.results.report.numbers import number
@@ -224,7 +224,7 @@ def _group(
             "div",
             [
                 guarded(what, partial(pen.drawn, partial(draw, runs, failures, **about)))
-                for what, draw in LEARNING_CURVES.items()
+                for what, draw in learning_curves(study.timed).items()
             ],
             class_="charts",
         ),

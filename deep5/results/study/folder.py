@@ -34,6 +34,7 @@ class StudyFolder:
         environments: Distinct hashes of the runs' machines and software.
         runs: Number of finished runs.
         process_per_run: Whether each run had its own process; runs of older studies share one.
+        timed: Whether its times compare: its runs followed each other on one machine.
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class StudyFolder:
     environments: Sequence[str] = ()
     runs: int = 0
     process_per_run: bool = False
+    timed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,7 @@ def _load(folder: Path, file: Path) -> StudyFolder:
         environments=sorted({str(result.document["provenance"]["environment"]) for result in every}),
         runs=len(every),
         process_per_run=document.get("process_per_run") is True,
+        timed=document.get("workers", 1) == 1,
     )
 
 

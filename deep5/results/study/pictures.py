@@ -72,6 +72,7 @@ def study_pictures(
     seeds: int,
     target: Target | None,
     notes: Sequence[str] = (),
+    timed: bool = True,
 ) -> tuple[dict[str, bytes], list[str]]:
     """Draw all charts that apply.
 
@@ -81,6 +82,7 @@ def study_pictures(
         seeds: Number of seeds of each candidate.
         target: The target of the runs, or None.
         notes: Notes of the study; the one on other programs' use of the processors also appears on the charts.
+        timed: Whether times compare; otherwise nothing is drawn over time.
 
     Returns:
         Files by name, and what they lack, one sentence each.
@@ -111,9 +113,10 @@ def study_pictures(
         return charts.loss_chart(points, title, seeds=made)
 
     makers: list[tuple[str, Callable[[], Any]]] = [("accuracy", partial(accuracy, "accuracy", "epoch"))]
-    if goal is not None:
+    if goal is not None and timed:
         makers.append(("accuracy_time", partial(accuracy, "accuracy_time", "seconds")))
-    makers += [("loss", loss), *trade_charts(recipe, there, target)]
+    if timed:
+        makers += [("loss", loss), *trade_charts(recipe, there, target)]
     drawn: dict[str, bytes] = {}
     lacking: list[str] = []
     for name, make in makers:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import brief
 from deep5.core.notebook import render
+from deep5.core.quantities import counts_time
 from deep5.core.screen import on_a_screen
 from deep5.results.ran_optimizers import RanOptimizer, optimizer_lines, without_kernel
 from deep5.results.result import Result
@@ -59,6 +60,9 @@ class Study:
         resumed: The times of resumption after an interruption; an interrupted run starts again.
         time_limit_s: Time limit per run.
         memory_limit_bytes: Memory limit per run; None: nine tenths of the free memory.
+        source: The name or absolute path by which `deep5 run` finds the recipe.
+        engine: Where its runs were carried out.
+        workers: Number of runs at the same time; with several, times do not compare, and none is stated.
         notes: Notes, one sentence each.
     """
 
@@ -77,12 +81,20 @@ class Study:
     resumed: Sequence[str] = ()
     time_limit_s: float | None = None
     memory_limit_bytes: int | None = None
+    source: str = ""
+    engine: str = "local"
+    workers: int = 1
     notes: tuple[str, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether its times compare."""
+        return self.workers == 1
 
     @property
     def scaling(self) -> list[Scaling]:
         """Scaling over candidates that differ in their number of ranks."""
-        return scaling_of(self.runs)
+        return scaling_of(self.runs) if self.timed else []
 
     @property
     def optimizers(self) -> dict[str, RanOptimizer]:
@@ -115,7 +127,9 @@ class Study:
                 "seeds": [result.document["seeds"].get("run") for result in self.runs[name]],
                 "failures": list(self.failures[name]),
                 "metrics": {metric: _summary(values) for metric, values in self._values(name).items()},
-                "time_to_target": None if self.target is None else summary(self.reached.get(name, {})),
+                "time_to_target": None
+                if self.target is None
+                else summary(self.reached.get(name, {}), timed=self.timed),
             }
         return {
             "schema_version": STUDY_VERSION,
@@ -128,6 +142,9 @@ class Study:
             "time_limit_s": self.time_limit_s,
             "memory_limit_bytes": self.memory_limit_bytes,
             "process_per_run": True,
+            "source": self.source,
+            "engine": self.engine,
+            "workers": self.workers,
             "seeds": list(self.seeds),
             "target": None if self.target is None else self.target.document(),
             "candidates": candidates,
@@ -139,7 +156,7 @@ class Study:
         found: dict[str, list[float]] = {}
         for result in self.runs[name]:
             for verdict in result.verdicts:
-                if verdict.value is not None:
+                if verdict.value is not None and (self.timed or not counts_time(verdict.unit)):
                     found.setdefault(verdict.label, []).append(verdict.value)
         return found
 
@@ -164,10 +181,11 @@ class Study:
             console.print(Text(line), overflow="fold")
         if self.target is not None:
             console.print(Text(f"to a {self.target}: median over the seeds (least … most)"), overflow="fold")
+            measures = [measure for measure in MEASURES if self.timed or measure != "seconds"]
             print_table(
                 console,
-                ["candidate", *MEASURES, "reached by"],
-                [[name, *_cells(self.reached.get(name, {}))] for name in self.settings],
+                ["candidate", *measures, "reached by"],
+                [[name, *_cells(self.reached.get(name, {}), measures)] for name in self.settings],
             )
         for scaling in self.scaling:
             console.print(Text(f"{scaling.title}: median over the seeds"), overflow="fold")
@@ -188,7 +206,8 @@ class Study:
                 heading = verdict.label.replace("_", " ")
                 if verdict.name in TO_ACCURACY:
                     heading = f"{heading.partition(' ')[0]} to {row['parameters']['target']:g} % (recipe's goal)"
-                heads[verdict.label] = f"{heading} [{verdict.unit}]"
+                if self.timed or not counts_time(verdict.unit):
+                    heads[verdict.label] = f"{heading} [{verdict.unit}]"
         return heads
 
     def _lost(self) -> list[str]:
@@ -213,12 +232,12 @@ class Study:
         ]
 
 
-def _cells(reached: Mapping[int, Reached]) -> list[str]:
+def _cells(reached: Mapping[int, Reached], measures: Sequence[str]) -> list[str]:
     """Medians with their ranges if these differ, and how many runs reached the target."""
     if not reached:
-        return [*("-" for _ in MEASURES), "no run"]
+        return [*("-" for _ in measures), "no run"]
     cells = []
-    for measure in MEASURES:
+    for measure in measures:
         values = [getattr(own, measure) for own in reached.values()]
         least, most = min(values), max(values)
         ends = f" ({least:.3g} … {most:.3g})" if least < most else ""

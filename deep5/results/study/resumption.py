@@ -16,7 +16,7 @@ __all__ = ["DIRTY", "check_same", "source_note"]
 DIRTY = "deep5's own source had changes that no commit holds when the study "
 """The beginning of the note that deep5's source cannot be verified to be unchanged."""
 
-_SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes")
+_SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes", "workers")
 _HASHES = {"contents": "recipe files, or files named in them", "environment": "hardware or software"}
 _NOTHING = object()
 # Characters of a long string shown before the first difference.
