@@ -53,7 +53,7 @@ def sweep_command(errors: Errors) -> click.Command:
     @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials; grid: all by default.")
     @click.option(
         "--sampler",
-        type=click.Choice(["random", "tpe", "cmaes", "grid", "qmc"]),
+        type=click.Choice(["random", "tpe", "cmaes", "evolution", "swarm", "grid", "qmc"]),
         default="tpe",
         show_default=True,
         help="What proposes settings.",

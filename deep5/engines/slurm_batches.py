@@ -89,6 +89,7 @@ class Batches:
         self._options, self._runs = options, runs
         self._new: list[_Call] = []
         self._calls: dict[str, _Call] = {}
+        self._folders = set[Path]()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = self._cancel = False
@@ -155,10 +156,14 @@ class Batches:
                 with self._lock:
                     new, self._new = self._new, []
                 self._calls |= {call.key: call for call in new}
+                self._folders |= {call.folder for call in new}
                 self._take_answers()
                 self._submit([call for call in self._calls.values() if call.place is None])
                 if self._calls and monotonic() - self._asked_at >= _ASK_S:
                     self._ask()
+            # Jobs that came back after a fault, and that nobody waits for.
+            with suppress(Unreachable, Refused):
+                slurm_commands.cancel(sorted(name for folder in self._folders for name in _given_up(folder)))
         except BaseException as error:  # whoever waits for a call has to know
             for call in [*self._calls.values(), *self._new]:
                 call.future.set_exception(error)
@@ -315,6 +320,18 @@ def _note(folder: Path, about: Mapping[str, Any]) -> None:
         log.seek(max(0, size - 1))
         torn = "" if log.read(1) in ("\n", "") else "\n"
         log.write(torn + json.dumps(about) + "\n")
+
+
+def _given_up(folder: Path) -> set[str]:
+    """Names of jobs whose calls were submitted again."""
+    path = folder / _LOG
+    names = set()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):  # a torn line
+            noted = json.loads(line)
+            if "lost" in noted and noted["job"]:
+                names.add(noted["job"][0])
+    return names
 
 
 def _known_place(folder: Path, key: str) -> tuple[str, int] | None:

@@ -26,7 +26,8 @@ from deep5.results.sweep.record import SWEEP_VERSION
 from deep5.run.choice import workload_of
 from deep5.run.load import timed_metrics
 from deep5.search.pruners import check_pruner
-from deep5.search.samplers import Sampler, make_sampler
+from deep5.search.sampler import Sampler
+from deep5.search.samplers import make_sampler
 from deep5.search.space import Space
 
 __all__ = ["UNFINISHED", "Declaration", "declare"]

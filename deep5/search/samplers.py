@@ -1,63 +1,19 @@
-"""Samplers: the next settings of a search as a function of its seed, the trial's number, and the trials before it."""
+"""Samplers without a population, and `make_sampler`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from deep5.core.errors import MissingDependency, UnknownName, UsageError
 from deep5.core.seeds import derive_seed, generator
 from deep5.results.sweep.trial import Direction, Trial, rank_value
 from deep5.search.optuna_study import filled_study, optuna, suggested
+from deep5.search.population_samplers import AgingEvolutionSampler, SwarmSampler
+from deep5.search.sampler import Sampler, drawn
 from deep5.search.space import Parameter, Space
 
-__all__ = ["SAMPLERS", "Sampler", "make_sampler"]
-
-
-class Sampler(ABC):
-    """Proposes settings; the same ones for the same trials, in any process and at any time.
-
-    Args:
-        space: The space.
-        direction: Whether higher or lower values are better.
-        seed: Seed of the search.
-        parallel: Number of trials that may run at the same time.
-
-    Attributes:
-        name: Its name on the command line.
-    """
-
-    name: ClassVar[str]
-
-    def __init__(self, space: Space, direction: Direction, *, seed: int, parallel: int) -> None:
-        self.space, self.direction, self.seed, self.parallel = space, direction, seed, parallel
-
-    def required(self, number: int) -> int:
-        """Number of trials, from the first on, that must have ended before a trial can be proposed.
-
-        Args:
-            number: The trial's number.
-        """
-        return 0
-
-    @abstractmethod
-    def propose(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-        """The settings of a trial.
-
-        Args:
-            number: Its number.
-            trials: All trials before it, in order; the outcome of those from `required(number)` on is not used.
-        """
-
-    @property
-    def limit(self) -> int | None:
-        """Number of trials after which there are no more settings; None: no limit."""
-        return None
-
-    def notes(self) -> list[str]:
-        """What a reader of the results has to know about it, one sentence each."""
-        return []
+__all__ = ["SAMPLERS", "make_sampler"]
 
 
 class RandomSampler(Sampler):
@@ -67,7 +23,7 @@ class RandomSampler(Sampler):
 
     def propose(self, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
         """See `Sampler.propose`."""
-        return self.space.chosen(_drawn(self.space, self.seed, number))
+        return self.space.chosen(drawn(self.space, self.seed, number))
 
 
 class GridSampler(Sampler):
@@ -202,7 +158,7 @@ class EvolutionStrategySampler(Sampler):
         settings = {}
         for own, position in zip(self._numbers, self._points[number][0], strict=True):
             settings[own.key] = _nearest(own, float(position))
-        positions = _drawn(self.space, self.seed, number)
+        positions = drawn(self.space, self.seed, number)
         chosen: dict[str, Any] = {}
         for key, own in self.space.parameters.items():
             if self.space.applies(own, chosen):
@@ -216,9 +172,11 @@ class EvolutionStrategySampler(Sampler):
         return [f"cmaes searches numbers that always apply; at random it draws {', '.join(self._drawn)}"]
 
 
-SAMPLERS: Mapping[str, type[Sampler]] = {
-    own.name: own for own in (RandomSampler, ParzenSampler, EvolutionStrategySampler, GridSampler, QuasiRandomSampler)
-}
+_ALL: tuple[type[Sampler], ...] = (
+    RandomSampler, ParzenSampler, EvolutionStrategySampler, AgingEvolutionSampler, SwarmSampler, GridSampler,
+    QuasiRandomSampler,
+)  # fmt: skip
+SAMPLERS: Mapping[str, type[Sampler]] = {own.name: own for own in _ALL}
 """By name on the command line."""
 
 
@@ -240,12 +198,6 @@ def make_sampler(name: str, space: Space, direction: Direction, *, seed: int, pa
     if name not in SAMPLERS:
         raise UnknownName("sampler", name, SAMPLERS)
     return SAMPLERS[name](space, direction, seed=seed, parallel=parallel)
-
-
-def _drawn(space: Space, seed: int, number: int) -> dict[str, float]:
-    """A random position for each parameter."""
-    draws = generator(seed, "sweep", "trial", number)
-    return {key: float(draws.random()) for key in space.parameters}
 
 
 def _nearest(own: Parameter, position: float) -> Any:

@@ -100,6 +100,22 @@ class Parameter:
         value = min(max(value, self.low), self.high)
         return min(max(round(value), int(self.low)), int(self.high)) if self.is_integer else value
 
+    def position(self, value: Any) -> float:
+        """The position at which `at` returns a value; of equal ones, the middle.
+
+        Args:
+            value: One that `at` returns.
+
+        >>> parse_parameter("lr", "log(1e-4, 1e-1)").position(1e-3)
+        0.3333333333333333
+        """
+        if self.values:
+            return (self.number(value) + 0.5) / len(self.values)
+        low, high = (self.low - 0.5, self.high + 0.5) if self.is_integer else (self.low, self.high)
+        if self.is_log:
+            return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+        return float((value - low) / (high - low))
+
     def number(self, value: Any) -> float:
         """A value as a number that samplers compute with: itself, or its position among `values`.
 

@@ -76,7 +76,7 @@ def run_sweep(
         space: By setting, its range or choices, as `deep5.search.space.parse_parameter` reads them.
         goal: Name or label of one of the recipe's metrics; `validation_…` for `test_…` of held-out samples.
         trials: Number of trials; None: all combinations of a grid.
-        sampler: "random", "tpe", "cmaes", "grid" or "qmc".
+        sampler: "random", "tpe", "cmaes", "evolution", "swarm", "grid" or "qmc".
         pruner: "none", "median", "hyperband" or "asha".
         size: One of the recipe's sizes.
         seed: Seed of the search; that of the runs is the recipe's.

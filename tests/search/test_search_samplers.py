@@ -27,7 +27,7 @@ SPACE = Space.of(
         "extra": "uniform(0, 1) if kind=b",
     }
 )
-SEARCHING = ("random", "tpe", "cmaes", "qmc")
+SEARCHING = ("random", "tpe", "cmaes", "evolution", "swarm", "qmc")
 
 
 def loss(settings):
@@ -84,7 +84,7 @@ def test_the_direction_mirrors_the_search_and_the_seed_changes_it(name):
     assert [own.settings for own in lower] != [own.settings for own in other]
 
 
-@pytest.mark.parametrize("name", ["tpe", "cmaes"])
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "evolution", "swarm"])
 def test_what_learns_is_better_than_random_search_in_the_median_of_nine_seeds(name):
     best = {
         own: statistics.median(min(t.value for t in search(own, 60, seed=seed)) for seed in range(9))
@@ -93,7 +93,7 @@ def test_what_learns_is_better_than_random_search_in_the_median_of_nine_seeds(na
     assert best[name] < best["random"]
 
 
-@pytest.mark.parametrize("name", ["tpe", "cmaes"])
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "evolution", "swarm"])
 @pytest.mark.parametrize("outcome", [math.nan, math.inf, -math.inf, None, "failed", "pruned"])
 def test_outcomes_without_a_finite_value_do_not_end_the_search(name, outcome):
     trials = search(name, 16)
@@ -113,6 +113,85 @@ def test_a_failed_trial_ranks_behind_every_other():
     ]
     assert [rank_value(own, "lower") for own in trials] == [1e300, math.inf, math.inf, math.inf]
     assert rank_value(dataclasses.replace(trials[0], value=3.0), "higher") == -3.0
+
+
+def test_evolution_changes_one_parameter_of_a_recent_trial():
+    trials = search("evolution", 120, parallel=3)
+    for own in trials[40:]:
+        recent = trials[own.number - 2 - 20 : own.number - 2]
+
+        def changed(other, own=own):
+            keys = set(own.settings) & set(other.settings)
+            return [key for key in keys if own.settings[key] != other.settings[key]]
+
+        # A parameter that a choice makes apply is drawn with it.
+        assert any(len(changed(own_)) <= 1 and len(set(own.settings) ^ set(own_.settings)) <= 1 for own_ in recent)
+
+
+def test_a_lucky_trial_dies_of_age():
+    trials = search("evolution", 60)
+    trials[25] = dataclasses.replace(trials[25], value=-1e9, settings={**trials[25].settings, "share": 0.123456})
+    more = search("evolution", 90, trials=trials[:26])
+    heirs = [own.number for own in more[26:] if own.settings["share"] == 0.123456]
+    assert heirs
+    again = search("evolution", 200, trials=trials[:26])
+    parents = [own.number for own in again if own.number > 46 and own.settings == trials[25].settings]
+    assert not parents
+
+
+def test_evolution_finds_an_architecture_and_says_so_over_random_search():
+    """A space that is a function of choices: the stages that a depth has."""
+    texts = {"depth": "choice(1, 2, 3, 4)", "block": "choice(plain, residual, dense)"}
+    for stage in (1, 2, 3):
+        deep = f"if depth in ({', '.join(map(str, range(stage, 5)))})"
+        texts |= {f"width_{stage}": f"choice(8, 16, 32, 64) {deep}", f"kernel_{stage}": f"choice(1, 3, 5, 7) {deep}"}
+    space = Space.of(texts)
+
+    def of(settings):
+        value = abs(settings["depth"] - 3) + (settings["block"] != "residual")
+        value += sum(abs(math.log2(own) - 5) for key, own in settings.items() if key.startswith("width"))
+        return value + sum(abs(own - 3) / 2 for key, own in settings.items() if key.startswith("kernel"))
+
+    best = {
+        name: [min(own.value for own in search(name, 120, seed=seed, space=space, of=of)) for seed in range(9)]
+        for name in ("evolution", "random")
+    }
+    assert statistics.median(best["evolution"]) < statistics.median(best["random"])
+
+
+def test_a_swarm_moves_as_its_equations_state():
+    space = Space.of({"x": "uniform(0, 1)", "y": "uniform(0, 1)"})
+    trials = search("swarm", 36, space=space, of=lambda own: (own["x"] - 0.3) ** 2 + (own["y"] - 0.6) ** 2)
+    size = 10 + int(2 * math.sqrt(2))
+    assert size == 12
+    points = np.array([[own.settings["x"], own.settings["y"]] for own in trials])
+    values = np.array([own.value for own in trials])
+    inertia, pull = 1 / (2 * math.log(2)), 0.5 + math.log(2)
+    speed = None
+    for number in (5 + size, 5 + 2 * size):  # one particle, moved twice
+        mine = points[5:number:size]
+        own = mine[values[5:number:size].argmin()]
+        common = points[: number - 5][values[: number - 5].argmin()]
+        draws = generator(0, "sweep", "swarm", number)
+        at = points[number - size]
+        if speed is None:
+            other = generator(0, "sweep", "swarm", 5)
+            speed = (np.array([other.random(), other.random()]) - at) / 2
+        drawn = np.array([[draws.random(), draws.random()] for _ in range(2)])
+        speed = inertia * speed + pull * (drawn[:, 0] * (own - at) + drawn[:, 1] * (common - at))
+        moved = np.clip(at + speed, 0, 1)
+        speed[moved != at + speed] = 0
+        assert points[number] == pytest.approx(moved, abs=1e-12)  # the same arithmetic in another order
+
+
+@pytest.mark.parametrize(
+    "text", ["uniform(-1, 3)", "log(1e-4, 1)", "int(1, 9)", "logint(1, 64)", "choice(a, b, c)", "log(1, 8, 4)"]
+)
+def test_positions_invert_values(text):
+    own = Space.of({"x": text}).parameters["x"]
+    for position in np.linspace(0.01, 0.99, 37):
+        value = own.at(position)
+        assert own.at(own.position(value)) == (pytest.approx(value, rel=1e-12) if not own.steps else value)
 
 
 def test_quasi_random_points_are_scipys():
@@ -144,7 +223,8 @@ def test_a_grid_is_enumerated_and_ends():
 def test_how_many_trials_must_have_ended():
     space = Space.of({"a": "uniform(0, 1)", "b": "uniform(0, 1)"})
     made = {name: make_sampler(name, space, "lower", seed=0, parallel=4) for name in SEARCHING}
-    assert {name: own.required(20) for name, own in made.items()} == {"random": 0, "tpe": 17, "cmaes": 18, "qmc": 0}
+    due = {"random": 0, "tpe": 17, "cmaes": 18, "evolution": 17, "swarm": 12, "qmc": 0}
+    assert {name: own.required(20) for name, own in made.items()} == due
     assert made["tpe"].required(2) == 0
 
 
@@ -171,6 +251,6 @@ def test_covariance_adaptation_needs_two_numbers(texts):
 def test_an_unknown_sampler_and_the_note_on_what_is_drawn():
     with pytest.raises(UnknownName, match=r"sampler 'tpee'.*did you mean 'tpe'"):
         make_sampler("tpee", SPACE, "lower", seed=0, parallel=1)
-    assert sorted(SAMPLERS) == ["cmaes", "grid", "qmc", "random", "tpe"]
+    assert sorted(SAMPLERS) == ["cmaes", "evolution", "grid", "qmc", "random", "swarm", "tpe"]
     notes = make_sampler("cmaes", SPACE, "lower", seed=0, parallel=1).notes()
     assert notes == ["cmaes searches numbers that always apply; at random it draws kind, extra"]

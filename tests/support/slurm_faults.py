@@ -107,6 +107,7 @@ class Faults:
             if time.monotonic() > end:
                 driver.kill()
                 raise TimeoutError(f"after {killed}, no end within {_LIMIT_S:g} s")
+            self.cluster.resume()
             if len(killed) < points and time.monotonic() > pause:
                 kind = self._random.choice(KINDS)
                 if self._kill(kind, driver):
