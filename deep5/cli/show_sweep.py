@@ -20,21 +20,32 @@ def sweep_command(errors: Errors) -> click.Command:
     """
 
     @click.command("sweep")
-    @click.argument("folder", metavar="FOLDER")
+    @click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
     @click.option("--all", "everything", is_flag=True, help="Show every trial, in the order of the proposals.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON, with every trial.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
-    def sweep(folder: str, everything: bool, as_json: bool, debug: bool) -> None:
+    def sweep(folders: tuple[str, ...], everything: bool, as_json: bool, debug: bool) -> None:
         """Show the best trials of a sweep and its budget, also while it is under way.
 
-        FOLDER is what 'deep5 sweep' wrote.
+        FOLDER is what 'deep5 sweep' wrote. Several folders: whether their samplers found better settings than random
+        search, over the seeds of the sweeps.
         """
         with errors(debug, as_json) as show:
             from deep5.core.terminal import printed
             from deep5.results.sweep.record import load_sweep
             from deep5.results.validation import encode
 
-            found = load_sweep(folder)
+            if len(folders) > 1:
+                from deep5.results.sweep.versus import print_versus, versus
+
+                sweeps = [load_sweep(folder) for folder in folders]
+                verdicts = versus(sweeps)
+                if as_json:
+                    show(json.dumps([own.document() for own in verdicts], indent=2, allow_nan=False))
+                else:
+                    show(printed(partial(print_versus, sweeps, verdicts)))
+                return
+            found = load_sweep(folders[0])
             if as_json:
                 document = {**found.full_document(), "trials": [trial.document() for trial in found.trials]}
                 show(json.dumps(encode(document), indent=2, allow_nan=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -30,6 +30,39 @@ def _texts(file: str | None, parameters: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"the parameter {key.strip()!r} is given twice; allowed: once")
         texts[key.strip()] = written
     return texts
+
+
+def _beside(given: Mapping[str, Any], other: str | None, repeat: int, *, quiet: bool, as_json: bool) -> str:
+    """Sweep by two samplers in turn, for several seeds; what to show."""
+    from deep5.core.terminal import printed
+    from deep5.results.sweep.versus import print_versus
+    from deep5.results.sweep.versus import versus as verdicts_of
+    from deep5.search.sweep import run_sweep
+
+    if other is None:
+        raise UsageError(
+            "--repeat without --versus; allowed: with --versus random; remedy: --seed N for one more sweep"
+        )
+    if given["sampler"] in (other, "grid") or given["resume"] is not None:
+        raise UsageError(
+            f"--versus {other} with --sampler {given['sampler']}{' and --resume' if given['resume'] else ''}; allowed: "
+            "another sampler that is no grid, in new folders"
+        )
+    sweeps = []
+    with Reporter(quiet=quiet) as tell:
+        for place in range(repeat):
+            for sampler in (given["sampler"], other):
+                sweeps.append(run_sweep(**{**given, "sampler": sampler, "seed": given["seed"] + place}, tell=tell))
+    found = verdicts_of(sweeps)
+    if as_json:
+        folders = [str(own.folder) for own in sweeps]
+        return json.dumps(
+            {"verdicts": [own.document() for own in found], "folders": folders}, indent=2, allow_nan=False
+        )
+    if quiet:
+        return ""
+    shown = printed(lambda console: print_versus(sweeps, found, console))
+    return shown + "\n".join(["", *(str(own.folder) for own in sweeps)])
 
 
 def sweep_command(errors: Errors) -> click.Command:
@@ -108,6 +141,19 @@ def sweep_command(errors: Errors) -> click.Command:
     @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of free memory.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the sweep's folder.")
     @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted sweep, or add trials.")
+    @click.option(
+        "--versus",
+        type=click.Choice(["random"]),
+        help="Also search at random with the same budget, and say which found better settings.",
+    )
+    @click.option(
+        "--repeat",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="With --versus: N searches of both, with the seeds from --seed on.",
+    )
     @attach_option("sweep")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only errors.")
@@ -115,6 +161,8 @@ def sweep_command(errors: Errors) -> click.Command:
     def sweep(
         recipe: str | None,
         goal: str | None,
+        versus: str | None,
+        repeat: int,
         attach: str | None,
         parameters: tuple[str, ...],
         space: str | None,
@@ -162,6 +210,10 @@ def sweep_command(errors: Errors) -> click.Command:
                     "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
                     **chosen,
                 }
+            if versus is not None or repeat > 1:
+                if said := _beside(given, versus, repeat, quiet=quiet, as_json=as_json):
+                    show(said)
+                return
             with Reporter(quiet=quiet) as tell:
                 done = run_sweep(**given, tell=tell)
             best = done.best
