@@ -57,6 +57,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         "generate": ("deep5.cli.generate", "generate_command"),
         "new": ("deep5.cli.new", "new_command"),
         "predict": ("deep5.cli.predict", "predict_command"),
+        "leaderboard": ("deep5.cli.leaderboard", "leaderboard_command"),
         "report": ("deep5.cli.report", "report_command"),
         "run": ("deep5.cli.run", "run_command"),
         "results": ("deep5.cli.results", "results_command"),

@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, str] = {
     "show dataset": "deep5 show dataset digits -o pictures",
     "show network": "deep5 show network googlenet -o pictures",
     "show sweep": "deep5 show sweep results/digits_lenet-sweep-…",
+    "leaderboard": "deep5 leaderboard results/digits_lenet-study-…",
     "study": "deep5 study digits_lenet --size smoke --vary optimizer=adam,momentum --framework reference "
     "--target accuracy=20",
     "sweep": "deep5 sweep digits_lenet --size smoke --goal validation_accuracy --trials 3 "

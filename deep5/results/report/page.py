@@ -21,7 +21,7 @@ from deep5.results.report.study_part import study_list, study_part, study_title
 from deep5.results.report.theme import dark_rules
 from deep5.results.result import Result
 
-__all__ = ["report_page"]
+__all__ = ["report_page", "whole_page"]
 
 
 @cache
@@ -102,7 +102,7 @@ def report_page(found: Collection) -> str:
         element("ul", (element("li", element("a", named(title, 60), href=f"#{place}")) for place, title in links)),
         aria_label="contents",
     )
-    return _whole(_heading(found), navigation, main)
+    return whole_page("deep5 report", _heading(found), navigation, main)
 
 
 def _heading(found: Collection) -> Markup:
@@ -143,7 +143,15 @@ def _documents(found: Collection) -> list[tuple[str, Any]]:
     return [(result.folder.name, result.document) for result in own]
 
 
-def _whole(heading: Markup, navigation: Markup, main: Markup) -> str:
+def whole_page(title: str, heading: Markup, navigation: Markup | None, main: Markup) -> str:
+    """A page in one file, whose content security policy lets the browser load and run nothing else.
+
+    Args:
+        title: Its title.
+        heading: Its heading.
+        navigation: Links within it, or None.
+        main: Its content, with the id `main`.
+    """
     script = Markup(_own("page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -156,7 +164,7 @@ def _whole(heading: Markup, navigation: Markup, main: Markup) -> str:
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", "deep5 report"),
+        element("title", title),
         element("link", rel="icon", href="data:,"),  # otherwise a browser requests it
         element("style", Markup(_own("page.css") + dark_rules())),
     )
