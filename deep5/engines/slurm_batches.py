@@ -161,7 +161,7 @@ class Batches:
                 self._submit([call for call in self._calls.values() if call.place is None])
                 if self._calls and monotonic() - self._asked_at >= _ASK_S:
                     self._ask()
-            # Jobs that came back after a fault, and that nobody waits for.
+            # Jobs that came back after a fault, and whose calls were made again.
             with suppress(Unreachable, Refused):
                 slurm_commands.cancel(sorted(name for folder in self._folders for name in _given_up(folder)))
         except BaseException as error:  # whoever waits for a call has to know

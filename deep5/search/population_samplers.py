@@ -60,14 +60,14 @@ class AgingEvolutionSampler(Sampler):
 
 
 class SwarmSampler(Sampler):
-    """A particle swarm: particles move through the space, drawn to the best point of their own and of all of them.
+    """A particle swarm: particles move through the space, drawn to the best point of each and of all.
 
     A choice is a part of an axis as long as the others. Particles start at drawn points; all of them move, and then all
     are evaluated, so that as many trials may run at the same time.
 
     References:
-        Kennedy, Eberhart, "Particle swarm optimization", ICNN 1995; constants and size of the swarm as of Clerc,
-        "Standard particle swarm optimisation", 2012, for the standard of 2007.
+        Kennedy, Eberhart, "Particle swarm optimization", ICNN 1995; constants and size of the swarm as of the
+        standard of 2007: Clerc, hal-00764996, 2012.
     """
 
     name = "swarm"
