@@ -21,8 +21,8 @@ __all__ = ["audit_sweep"]
 
 _STATED = {
     "schema_version", "recipe", "hash", "size", "space", "settings", "goal", "sampler", "pruner", "trials", "seed",
-    "parallel", "time_limit_s", "memory_limit_bytes", "provenance", "started", "resumed", "finished", "notes", "budget",
-    "best",
+    "parallel", "time_limit_s", "memory_limit_bytes", "engine", "workers", "provenance", "started", "resumed",
+    "finished", "notes", "budget", "best",
 }  # fmt: skip
 _STATES = ("finished", "pruned", "failed")
 _BY_TEST = "test samples choose the settings"

@@ -64,7 +64,7 @@ def _by_engine(engine: str, words: Sequence[str], out: Path, threads: int, proce
     from deep5.engines.carry_out import arrived, carry_out
     from deep5.engines.in_flight import InFlight
     from deep5.engines.make import make_engine
-    from deep5.engines.request import RunRequest
+    from deep5.engines.request import Refused, RunRequest
 
     folder = out.absolute() / f".{'-'.join(words)}-{secrets.token_hex(4)}"
     made = make_engine(engine, workers=1, processors_each=processors)
@@ -85,8 +85,10 @@ def _by_engine(engine: str, words: Sequence[str], out: Path, threads: int, proce
         running.start(_KEY, {"run": asdict(run)})
         while not (ended := running.ended()):
             pass
-    except BaseException:
+    except BaseException as error:
         made.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, Refused):
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     made.shutdown()
     ran = arrived(ended[0][1], folder / "runs", _KEY)
@@ -94,6 +96,10 @@ def _by_engine(engine: str, words: Sequence[str], out: Path, threads: int, proce
     said = (place / OUTPUT).read_text(errors="replace").rstrip("\n") if (place / OUTPUT).exists() else ""
     if ran.outcome.reason is not None:
         failed, status = ran.outcome.reason, ran.outcome.status
+        if ran.run is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            failed += f"; what it left is in {ran.run}"
         raise _Failed(failed, status) if status > 0 else RunFailed(failed)
     if ran.run is not None:
         kept = out.absolute() / ran.run.name

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Outcome", "RunRequest"]
+from deep5.core.errors import UsageError
+
+__all__ = ["Outcome", "Refused", "RunRequest"]
+
+
+class Refused(UsageError):
+    """A run that an engine does not accept."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,8 @@ from deep5.core.files import write_atomically
 from deep5.core.python_child import python_command
 from deep5.engines import slurm_commands
 from deep5.engines.call import ANSWER, ENGINE, result
-from deep5.engines.slurm_commands import Job, Refused, Unreachable
+from deep5.engines.request import Refused
+from deep5.engines.slurm_commands import ALLOWED, Job, Unreachable
 from deep5.engines.slurm_job import BEAT, CALL, main
 
 __all__ = ["Batches", "resources"]
@@ -45,7 +46,7 @@ _ENDED = {
 _LAUNCH_FAILED = "launch failed requeued held"
 # Why a job that waits will never start without help.
 _NEVER = (
-    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS",
+    "PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "InvalidAccount", "InvalidQOS",
     "QOSMaxWallDurationPerJobLimit", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
     "MaxMemPerLimit", "MaxCpuPerNode",
 )  # fmt: skip
@@ -223,7 +224,7 @@ class Batches:
             for call in task:
                 call.place, call.since, call.running_since = (name, number), monotonic(), None
                 if refused is not None:
-                    self._end(call, Refused(f"Slurm refuses a job: {refused}; allowed: what the cluster has"))
+                    self._end(call, Refused(f"Slurm refuses a job: {refused}; {ALLOWED}"))
 
     def _ask(self) -> None:
         """Find out which calls have lost their jobs."""
@@ -259,7 +260,7 @@ class Batches:
         if job.state == "PENDING" and any(own in job.reason for own in _NEVER):
             with suppress(Unreachable, Refused):
                 slurm_commands.cancel_job(job.number)
-            self._end(call, Refused(f"Slurm will not start a job: {job.reason}; allowed: what the cluster has"))
+            self._end(call, Refused(f"Slurm will not start a job: {job.reason}; {ALLOWED}"))
         if job.state != "RUNNING":
             call.running_since = None
             return

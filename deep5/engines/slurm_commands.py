@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deep5.core.errors import Deep5Error, UsageError
+from deep5.engines.request import Refused
 
-__all__ = ["Job", "Refused", "Unreachable", "cancel", "cancel_job", "check", "jobs", "requeue", "submit"]
+__all__ = ["ALLOWED", "Job", "Unreachable", "cancel", "cancel_job", "check", "jobs", "requeue", "submit"]
+
+ALLOWED = "allowed: what the cluster has; remedy: sinfo shows its partitions and nodes, and man sbatch the options"
+"""The end of a message on a job that Slurm does not accept."""
 
 _LIMIT_S, _CHECK_S = 60.0, 15.0
 # What the commands say if the controller does not answer, or is busy; everything else is a refusal.
@@ -22,10 +27,6 @@ _UNREACHABLE = (
 
 class Unreachable(Deep5Error):
     """The controller does not answer, which may change."""
-
-
-class Refused(UsageError):
-    """A job that Slurm does not accept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,9 @@ def check() -> None:
     try:
         _said(["squeue", "--noheader", "--format=%i", "--name=deep5-none"], limit_s=_CHECK_S)
     except Deep5Error as error:
+        remedy = "set SLURM_CONF to its slurm.conf" if "configuration source" in str(error) else "scontrol ping"
         raise UsageError(
-            f"Slurm's controller does not answer: {error}; allowed: a cluster in operation; remedy: scontrol ping"
+            f"Slurm's controller does not answer: {error}; allowed: a cluster in operation; remedy: {remedy}"
         ) from error
 
 
@@ -146,7 +148,9 @@ def _said(command: Sequence[str], sent: str = "", limit_s: float = _LIMIT_S) -> 
         raise Unreachable(f"{command[0]} did not finish within {limit_s:g} s") from error
     except OSError as error:
         raise Unreachable(f"{command[0]} cannot be started: {error}") from error
-    said = " ".join(done.stderr.split())[:500]
+    # Each line begins with the command's name and "error:".
+    lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in done.stderr.splitlines()]
+    said = "; ".join(filter(None, lines))[:500]
     if done.returncode == 0:
         return done.stdout
     if any(own in said.lower() for own in _UNREACHABLE):

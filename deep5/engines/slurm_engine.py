@@ -25,6 +25,8 @@ __all__ = ["SlurmEngine", "SlurmOptions", "parse_options"]
 _PASSED = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "gpus", "time")
 _VALUE = re.compile(r"[\w.:@+=&|\[\]*-]+")
 _MOST_RUNS = 1000
+# Slurm announces a time limit of minutes up to two minutes before it ends.
+_LEAST_MINUTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,11 @@ def parse_options(text: str) -> SlurmOptions:
     runs, shared = given.pop("runs", "1"), given.pop("shared", "yes")
     if not runs.isdecimal() or not 1 <= int(runs) <= _MOST_RUNS:
         raise UsageError(f"the engine slurm with runs={runs:.20}; allowed: 1 to {_MOST_RUNS} runs per job")
+    if given.get("time", "").isdecimal() and not int(given["time"]) >= _LEAST_MINUTES:
+        raise UsageError(
+            f"the engine slurm with time={given['time']}; allowed: at least {_LEAST_MINUTES} minutes: a run writes its "
+            "checkpoint 60 s before the limit"
+        )
     if shared not in ("yes", "no"):
         raise UsageError(f"the engine slurm with shared={shared:.20}; allowed: yes, no")
     return SlurmOptions(passed=given, runs=int(runs), shared=shared == "yes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -21,7 +22,7 @@ from deep5.core.progress import Steps, Tell, unreported
 from deep5.engines.call import forget, unpack
 from deep5.engines.in_flight import InFlight
 from deep5.engines.make import LOCAL, make_engine
-from deep5.engines.request import RunRequest
+from deep5.engines.request import Refused, RunRequest
 from deep5.recipe.recipe import FULL, load_recipe
 from deep5.results.folder import locked, new_folder, remove_torn, tidy_attempts
 from deep5.results.kind import SWEEP
@@ -115,8 +116,10 @@ def run_sweep(
         else:
             under_way.go_on(Path(resume))
         done = under_way.run(made, workers)
-    except BaseException:
+    except BaseException as error:
         made.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, Refused) and resume is None:
+            under_way.remove_empty()
         raise
     made.shutdown()
     return done
@@ -153,6 +156,11 @@ class _UnderWay:
         # With its declaration from the start: it can be read and resumed whenever this process is killed.
         new_folder(self._folder, {SWEEP: self._text(), TRIALS: ""}, [RUNS])
         self._lock = locked(self._folder)
+
+    def remove_empty(self) -> None:
+        """Remove the folder if no trial has ended: it has nothing that is worth resuming."""
+        if not self._ended():
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def go_on(self, path: Path) -> None:
         """Resume in the folder of an interrupted sweep, or of a finished one with fewer trials.
@@ -230,7 +238,10 @@ class _UnderWay:
             with suppress(Deep5Error):
                 self._write()
             left = f"interrupted; what the sweep left is in {self._folder}"
-            raise KeyboardInterrupt(f"{left}; to resume, add --resume {self._folder} to the command") from None
+            shorter = f"or: deep5 sweep --attach {self._folder}"
+            raise KeyboardInterrupt(
+                f"{left}; to resume, add --resume {self._folder} to the command, {shorter}"
+            ) from None
         except OutputError as error:
             raise OutputError(f"the sweep cannot continue: {error}; {self._remedy(None)}") from error
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from deep5.core.errors import UsageError
 from deep5.recipe.recipe import load_recipe
 from deep5.results.declared import declared_value, source_of
-from deep5.results.kind import STUDY
+from deep5.results.kind import STUDY, SWEEP
 from deep5.results.reading import NotThere, read_object
 from deep5.results.study.folder import folder_of
 from deep5.results.time_to_target import Target
@@ -30,7 +30,10 @@ def attached(path: str | Path) -> dict[str, Any]:
     try:
         document = read_object(file)
     except NotThere as error:
-        raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote") from error
+        remedy = f"; remedy: deep5 sweep --attach {folder}" if (folder / SWEEP).exists() else ""
+        raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote{remedy}") from error
+    if document.get("finished") is True:
+        raise UsageError(f"the study {folder} is finished; allowed: an interrupted one; remedy: deep5 report {folder}")
     source = source_of(document, "source", folder)
     candidates = declared_value(document, "candidates", dict, file)
     settings = {name: dict(declared_value(own, "settings", dict, file)) for name, own in candidates.items()}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +29,7 @@ from deep5.engines.call import forget
 from deep5.engines.carry_out import Arrived, arrived, carry_out
 from deep5.engines.in_flight import InFlight
 from deep5.engines.make import LOCAL, make_engine
-from deep5.engines.request import RunRequest
+from deep5.engines.request import Refused, RunRequest
 from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
 from deep5.recipe.recipe import FULL, Recipe
@@ -155,8 +156,10 @@ def run_study(
         else:
             under_way.go_on(Path(resume))
         done = under_way.run(made)
-    except BaseException:
+    except BaseException as error:
         made.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, Refused) and resume is None:
+            under_way.remove_empty()
         raise
     made.shutdown()
     return done
@@ -197,6 +200,7 @@ def _plan(
     contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
     firsts = {name: made[name, seeds[0]] for name in settings}
     shares = share_processors(firsts, together=workers == 1, here=engine.partition(":")[0] == LOCAL)
+    together = min(workers, len(made))
     target, reported = target_of(recipe, asked)
     software = describe_software()
     return _Plan(
@@ -208,7 +212,7 @@ def _plan(
         common=common,
         seeds=seeds,
         target=target,
-        notes=[*reported, *shares.notes, *_concurrent(workers)],
+        notes=[*reported, *shares.notes, *_concurrent(together)],
         contents=contents,
         # Arguments of a model in place of a recipe are common settings.
         fixed_hash=recipe.with_settings(common).fixed_hash(),
@@ -245,6 +249,11 @@ class _UnderWay:
         # With its declaration from the start: it can be read and resumed whenever this process is killed.
         new_folder(self._folder, {STUDY: _text(self._study(_UNFINISHED))}, [RUNS])
         self._lock = locked(self._folder)
+
+    def remove_empty(self) -> None:
+        """Remove the folder if no run has ended: it has nothing that is worth resuming."""
+        if not any((*self._runs[name], *self._failures[name]) for name in self._plan.settings):
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def go_on(self, path: Path) -> None:
         """Resume in the folder of an interrupted study.
@@ -298,7 +307,10 @@ class _UnderWay:
         except KeyboardInterrupt:
             self._write(self._study("the study was interrupted"), {})
             left = f"interrupted; what the study left is in {self._folder}"
-            raise KeyboardInterrupt(f"{left}; to resume, add --resume {self._folder} to the command") from None
+            shorter = f"or: deep5 study --attach {self._folder}"
+            raise KeyboardInterrupt(
+                f"{left}; to resume, add --resume {self._folder} to the command, {shorter}"
+            ) from None
         except OSError as error:
             raise OutputError(f"the study cannot continue: {error}; {_remedy(self._folder, error)}") from error
         finally:

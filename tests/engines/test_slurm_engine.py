@@ -18,6 +18,8 @@ from deep5.engines import slurm_batches
 from deep5.engines.lease import ATTEMPT
 from deep5.engines.make import make_engine
 from deep5.engines.slurm_engine import parse_options
+from deep5.results.report.collect import collect
+from deep5.results.report.page import report_page
 from deep5.results.result import load
 from deep5.results.sweep.record import load_sweep
 from deep5.results.time_to_target import Target
@@ -256,6 +258,7 @@ def test_an_interrupted_sweep_cancels_its_jobs_and_can_resume(recipe, tmp_path, 
         ("nodelist=n7", "Slurm refuses a job: .*Invalid node name"),
         ("time=never", "Slurm refuses a job: .*Invalid --time"),
         ("partition=short,time=99999", "Slurm (refuses|will not start) a job: .*(TimeLimit|time limit)"),
+        ("time=3", "time=3; allowed: at least 4 minutes"),
         ("runs=0", "1 to 1000 runs per job"),
         ("shared=maybe", "allowed: yes, no"),
         ("fast", r"'fast'; allowed: NAME=VALUE of partition, .*runs, shared"),
@@ -266,8 +269,7 @@ def test_an_interrupted_sweep_cancels_its_jobs_and_can_resume(recipe, tmp_path, 
 def test_what_is_refused(recipe, tmp_path, options, told):
     with pytest.raises(UsageError, match=told):
         search(recipe, tmp_path / "out", engine=f"slurm:{options}", trials=1)
-    for folder in (tmp_path / "out").glob("*"):
-        assert load_sweep(folder).trials[0].state is None  # the trial can still run
+    assert not [*(tmp_path / "out").glob("*")]  # a sweep without a trial is not worth resuming
 
 
 STUDY = (
@@ -295,11 +297,20 @@ def test_a_study_has_the_same_runs_with_their_own_resources(recipe, tmp_path, cl
             assert ours == theirs
         assert audit([there.folder]).findings == ()
         document = json.loads((there.folder / "study.json").read_text())
+        page = report_page(collect([there.folder]))
+        assert ("samples/s" in page, "(s)" in page) == (workers == 1, workers == 1)
         row = document["candidates"]["one"]
         assert ("throughput" in row["metrics"], "seconds" in row["time_to_target"]) == (workers == 1, workers == 1)
         assert (there.folder / "loss.svg").exists() == (workers == 1)
     asked = [line for line in (cluster.folder / "slurmctld.log").read_text().splitlines() if "#CPUs=" in line]
     assert {"#CPUs=2", f"#CPUs={os.cpu_count()}"} <= {word for line in asked for word in line.split()}
+
+
+def test_more_processors_than_a_node_has_are_refused(recipe, tmp_path):
+    told = r"Slurm (will not start|refuses) a job: .*; allowed: what the cluster has; remedy: sinfo"
+    with pytest.raises(UsageError, match=told):
+        search(recipe, tmp_path / "out", engine="slurm", trials=1, common={"threads": 4096})
+    assert not [*(tmp_path / "out").glob("*")]
 
 
 def test_a_study_is_attached_to_by_its_folder(recipe, tmp_path, cluster):
@@ -335,10 +346,12 @@ def test_a_comparison_and_a_benchmark_run_where_they_are_told(tmp_path, deep5):
     assert "Relu" in json.dumps(json.loads(answer.out))
     [folder] = (tmp_path / "bench").iterdir()
     assert load(folder).status == "success"
+    assert [path.name for path in (tmp_path / "bench").iterdir()] == [folder.name]
     words[2] = "none"
     answer = deep5("compare", *words, "--engine", "slurm", "--out", str(tmp_path / "no"))
     assert answer.status == 2
     assert "unknown framework 'none'" in answer.err
+    assert not [*(tmp_path / "no").iterdir()]
 
 
 def test_without_slurm(monkeypatch, tmp_path):

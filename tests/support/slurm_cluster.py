@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -189,6 +190,7 @@ def _free_ports(count: int) -> list[int]:
 
 def _main() -> None:
     """Keep a cluster until the end of the standard input; prints its environment."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with SlurmCluster(Path(sys.argv[1])) as cluster:
         sys.stdout.write(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}\n")
         sys.stdout.flush()

@@ -64,7 +64,7 @@ def study_fragment(study: Study) -> str:
     return element(
         "div",
         element("p", element("strong", named(study.recipe)), ": study of ", counted(len(study.runs), "candidate")),
-        guarded("the means", lambda: means_table(study.runs)),
+        guarded("the means", lambda: means_table(study.runs, study.timed)),
         note(lost, "Failed runs", "bad"),
         note(study.notes, "Notes"),
     )

@@ -202,7 +202,7 @@ def _standing(study: ShownStudy, runs: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _means(study: ShownStudy, runs: Mapping[str, Sequence[Result]]) -> _Table:
-    units, values = means_of(runs)
+    units, values = means_of(runs, study.timed)
     heads = [f"{name} ({counted(len(own), 'run')})" for name, own in runs.items()]
     columns = [("l", "metric"), ("l", "unit"), *(("r", head) for head in heads)]
     rows = [

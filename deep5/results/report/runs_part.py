@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from deep5.core.quantities import counts_time
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, clean, element, named
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
@@ -83,9 +84,16 @@ def metric_cell(verdict: Verdict | None) -> Cell:
     return Cell(shown=named(text, 100), order=verdict.value, mark=_MARKS.get(verdict.word, ""))
 
 
-def metric_table(runs: Sequence[Result], names: Sequence[str]) -> Markup:
-    """Metrics of comparable runs: one row per run, or one column per run if there are few."""
-    metrics = list(dict.fromkeys(verdict.label for run in runs for verdict in run.verdicts))
+def metric_table(runs: Sequence[Result], names: Sequence[str], timed: bool = True) -> Markup:
+    """Metrics of comparable runs: one row per run, or one column per run if there are few.
+
+    Args:
+        runs: The runs.
+        names: Their names.
+        timed: Whether their times compare; otherwise metrics of time are left out.
+    """
+    every = [verdict for run in runs for verdict in run.verdicts if timed or not counts_time(verdict.unit)]
+    metrics = list(dict.fromkeys(verdict.label for verdict in every))
     if len(runs) <= _FEW:
         return _upright(runs, names, metrics)
     rows = []

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from deep5.core.errors import UsageError
+from deep5.core.quantities import counts_time
 from deep5.core.terminal import counted
 from deep5.results.markup import Markup, element, named
 from deep5.results.report.collect import ShownStudy
@@ -40,11 +41,14 @@ def study_title(study: ShownStudy) -> str:
     return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {begun}, size {study.size}"
 
 
-def means_of(runs: Mapping[str, Sequence[Result]]) -> tuple[dict[str, str], dict[str, dict[str, list[float]]]]:
+def means_of(
+    runs: Mapping[str, Sequence[Result]], timed: bool = True
+) -> tuple[dict[str, str], dict[str, dict[str, list[float]]]]:
     """The unit of each metric, and the values of all seeds by candidate and metric.
 
     Args:
         runs: Runs by candidate.
+        timed: Whether their times compare; otherwise metrics of time are left out.
     """
     units: dict[str, str] = {}
     values: dict[str, dict[str, list[float]]] = {}
@@ -52,19 +56,22 @@ def means_of(runs: Mapping[str, Sequence[Result]]) -> tuple[dict[str, str], dict
         values[name] = {}
         for run in own:
             for verdict in run.verdicts:
+                if not timed and counts_time(verdict.unit):
+                    continue
                 units.setdefault(verdict.label, verdict.unit)
                 if verdict.value is not None:
                     values[name].setdefault(verdict.label, []).append(verdict.value)
     return units, values
 
 
-def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
+def means_table(runs: Mapping[str, Sequence[Result]], timed: bool = True) -> Markup:
     """Mean and deviation of each metric over the seeds, one row per candidate.
 
     Args:
         runs: Runs by candidate.
+        timed: Whether their times compare; otherwise the table has none.
     """
-    units, values = means_of(runs)
+    units, values = means_of(runs, timed=timed)
     columns = ["candidate", "runs", *(f"{name.replace('_', ' ')} ({unit})"[:80] for name, unit in units.items())]
     rows = [
         [named(name), Cell.number(len(own)), *(_mean(values[name].get(label, []), label) for label in units)]
@@ -92,7 +99,7 @@ def study_list(study: ShownStudy) -> Markup:
         failed = len(study.failures[name])
         lost = element("b", f"{failed} failed", class_="bad") if failed else None
         runs = counted(len(study.runs[name]), "run")
-        took = f", {_took(timed.reached[name].values())}" if isinstance(timed, StudyFolder) else None
+        took = f", {_took(timed.reached[name].values(), timed.timed)}" if isinstance(timed, StudyFolder) else None
         said.append(element("li", named(name), f": {runs}", ", " if lost else None, lost, took))
     return element("ul", said, class_="verdicts")
 
@@ -108,7 +115,10 @@ def _timed(study: ShownStudy) -> StudyFolder | str:
 
 def _first(timed: StudyFolder) -> tuple[Markup | str, ...]:
     """The candidate with the smallest median, if there is one."""
-    medians = {name: median_to_target([r.seconds for r in own.values()]) for name, own in timed.reached.items()}
+    measure = "seconds" if timed.timed else "epochs"
+    medians = {
+        name: median_to_target([getattr(r, measure) for r in own.values()]) for name, own in timed.reached.items()
+    }
     best = min(medians, key=lambda name: medians[name])
     if math.isfinite(medians[best]):
         spread = "; each took, as the median over the seeds (least to most):" if len(medians) > 1 else ""
@@ -118,10 +128,10 @@ def _first(timed: StudyFolder) -> tuple[Markup | str, ...]:
     return word, f" reached a {timed.target}{' with more than half of its seeds' if some else ''}"
 
 
-def _took(reached: Collection[Reached]) -> str:
+def _took(reached: Collection[Reached], timed: bool) -> str:
     """Medians in seconds and epochs with their ranges, and how many runs did not reach the target."""
     times = []
-    for measure in ("seconds", "epochs"):
+    for measure in ("seconds", "epochs") if timed else ("epochs",):
         values = [getattr(own, measure) for own in reached]
         middle, least, most = median_to_target(values), min(values), max(values)
         if math.isfinite(middle):
@@ -195,10 +205,11 @@ def _to_target(study: ShownStudy) -> Markup | None:
 
 def rows_to_target(timed: StudyFolder) -> tuple[list[str], list[tuple[str, list[float], str]]]:
     """Heads of a table of times to the target; by candidate the medians of all measures, and how many runs had them."""
-    columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
+    measures = {measure: unit for measure, unit in MEASURES.items() if timed.timed or measure != "seconds"}
+    columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in measures.items()), "reached by"]
     rows = []
     for name, own in timed.reached.items():
-        medians = [median_to_target([getattr(reached, measure) for reached in own.values()]) for measure in MEASURES]
+        medians = [median_to_target([getattr(reached, measure) for reached in own.values()]) for measure in measures]
         there = sum(math.isfinite(reached.seconds) for reached in own.values())
         rows.append((name, medians, f"{there} of {len(own)}"))
     return columns, rows
@@ -218,7 +229,7 @@ def _group(
         "div",
         badges(recipe),
         element("h3", "Metrics"),
-        guarded("the means", lambda: means_table(runs)),
+        guarded("the means", lambda: means_table(runs, study.timed)),
         element("h3", "Learning curves"),
         element(
             "div",
@@ -229,7 +240,7 @@ def _group(
             class_="charts",
         ),
         element("h3", "Run by run"),
-        guarded("the runs", lambda: metric_table(flat, names)),
+        guarded("the runs", lambda: metric_table(flat, names, study.timed)),
     )
 
 

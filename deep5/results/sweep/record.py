@@ -17,7 +17,7 @@ from deep5.core.notebook import render
 from deep5.core.quantities import duration
 from deep5.core.screen import on_a_screen
 from deep5.core.terminal import counted
-from deep5.results.kind import SWEEP
+from deep5.results.kind import STUDY, SWEEP
 from deep5.results.reading import NotThere, read_json
 from deep5.results.screen_table import print_table
 from deep5.results.sweep.log import read_trials
@@ -163,6 +163,7 @@ class Sweep:
             f"budget: {counted(budget['trials'], 'trial')} of {document['trials']} ({counts or 'none has ended'}), "
             f"{counted(budget['epochs'], 'epoch')}, {duration(budget['runs_s'])} of runs"
             + (f" on {', '.join(budget['hosts'])}" if budget["hosts"] else "")
+            + (f"; {left} proposed and not ended" if (left := len(self.trials) - budget["trials"]) else "")
         )
         reasons = Counter(str(trial.reason) for trial in self.ended if trial.state == FAILED)
         lines += [f"{counted(count, 'trial')} failed: {reason}" for reason, count in reasons.most_common(3)]
@@ -189,7 +190,8 @@ def load_sweep(path: str | Path) -> Sweep:
     try:
         document = read_json(file)
     except NotThere as error:
-        raise UsageError(f"{folder} holds no {SWEEP}; allowed: a folder that 'deep5 sweep' wrote") from error
+        remedy = "; it is a study" if (folder / STUDY).exists() else ""
+        raise UsageError(f"{folder} holds no {SWEEP}; allowed: a folder that 'deep5 sweep' wrote{remedy}") from error
     if not isinstance(document, dict) or document.get("schema_version") != SWEEP_VERSION:
         raise UsageError(f"{file} is not of schema version {SWEEP_VERSION!r}; allowed: what this deep5 writes there")
     for key, kind in _REQUIRED.items():
