@@ -38,6 +38,8 @@ _MOST_UNSTARTED, _MOST_LOST = 20, 5
 _ANNOUNCED_S = 60
 # Slurm's default of MaxArraySize is 1001.
 _MOST_TASKS = 500
+# Names on one command line.
+_MOST_NAMES = 500
 _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
@@ -162,9 +164,8 @@ class Batches:
                 self._submit([call for call in self._calls.values() if call.place is None])
                 if self._calls and monotonic() - self._asked_at >= _ASK_S:
                     self._ask()
-            # Jobs that came back after a fault, and whose calls were made again.
             with suppress(Unreachable, Refused):
-                slurm_commands.cancel(sorted(name for folder in self._folders for name in _given_up(folder)))
+                self._cancel_left()
         except BaseException as error:  # whoever waits for a call has to know
             for call in [*self._calls.values(), *self._new]:
                 call.future.set_exception(error)
@@ -280,6 +281,14 @@ class Batches:
         if call.lost[0] >= _MOST_UNSTARTED or call.lost[1] >= _MOST_LOST:
             self._end(call, RunFailed(f"the run {call.key} was lost {sum(call.lost)} times, the last time: {why}"))
 
+    def _cancel_left(self) -> None:
+        """Cancel jobs that came back after a fault, although their calls have been answered."""
+        names = sorted(name for folder in self._folders for name in _names(folder))
+        for start in range(0, len(names), _MOST_NAMES):
+            for job in slurm_commands.jobs(names[start : start + _MOST_NAMES]).values():
+                if job.state not in _ENDED:
+                    slurm_commands.cancel_job(job.number)
+
     def _cancel_all(self) -> None:
         with self._lock:
             calls = [*self._calls.values(), *self._new]
@@ -323,15 +332,15 @@ def _note(folder: Path, about: Mapping[str, Any]) -> None:
         log.write(torn + json.dumps(about) + "\n")
 
 
-def _given_up(folder: Path) -> set[str]:
-    """Names of jobs whose calls were submitted again."""
+def _names(folder: Path) -> set[str]:
+    """Names of all jobs that were submitted."""
     path = folder / _LOG
     names = set()
     for line in path.read_text().splitlines() if path.exists() else ():
         with suppress(ValueError):  # a torn line
             noted = json.loads(line)
-            if "lost" in noted and noted["job"]:
-                names.add(noted["job"][0])
+            if "calls" in noted:
+                names.add(noted["job"])
     return names
 
 

@@ -205,6 +205,7 @@ def test_a_killed_daemon_loses_nothing(recipe, local, tmp_path, cluster, fault):
     done = only(tmp_path / "out")
     assert rows(done) == local(common={"epochs": 200})
     once(done)
+    assert not cluster.said("squeue", "--noheader", "--states=R,PD")  # what came back after its answer is canceled
 
 
 def test_an_announced_time_limit_queues_the_job_again(recipe, local, tmp_path, cluster):
