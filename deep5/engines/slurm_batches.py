@@ -21,7 +21,7 @@ from deep5.engines import slurm_commands
 from deep5.engines.call import ANSWER, ENGINE, result
 from deep5.engines.request import Refused
 from deep5.engines.slurm_commands import ALLOWED, Job, Unreachable
-from deep5.engines.slurm_job import BEAT, CALL, main
+from deep5.engines.slurm_job import BEAT, CALL, LOG, main, noted
 
 __all__ = ["Batches", "resources"]
 
@@ -208,12 +208,10 @@ class Batches:
     def _submit_array(self, folder: Path, words: Sequence[str], tasks: Sequence[Sequence[_Call]]) -> None:
         keys = [[call.key for call in task] for task in tasks]
         name = _new_name(folder, keys)
-        options = [f"--job-name={name}", *words, "--requeue", "--open-mode=append"]
-        options += [f"--signal=B:USR1@{_ANNOUNCED_S}", f"--output={folder}/{name}.out", *self._options]
-        if len(tasks) > 1:
-            options.append(f"--array=0-{len(tasks) - 1}")
-            options[-3:-2] = [f"--output={folder}/{name}-%a.out"]
-        command = python_command(main, str(folder), json.dumps(keys))
+        array = [f"--array=0-{len(tasks) - 1}"] if len(tasks) > 1 else []
+        options = [f"--job-name={name}", *words, "--requeue", "--open-mode=append", *array, *self._options]
+        options += [f"--signal=B:USR1@{_ANNOUNCED_S}", f"--output={folder}/{name}{'-%a' if array else ''}.out"]
+        command = python_command(main, str(folder), name)
         refused: Refused | None = None
         try:
             slurm_commands.submit(options, f"#!/bin/sh\nexec {shlex.join(command)}\n")
@@ -311,12 +309,9 @@ def resources(run: Mapping[str, Any]) -> list[str]:
     return [*words, "--exclusive"] if run["timed"] else words
 
 
-_LOG = "jobs.jsonl"
-
-
 def _new_name(folder: Path, keys: Sequence[Sequence[str]]) -> str:
     """A name that no other job has, noted with its calls before it is submitted."""
-    path = folder / _LOG
+    path = folder / LOG
     own = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
     name = f"deep5-{own}-{len(path.read_text().splitlines()) if path.exists() else 0}"
     _note(folder, {"job": name, "calls": keys})
@@ -324,7 +319,7 @@ def _new_name(folder: Path, keys: Sequence[Sequence[str]]) -> str:
 
 
 def _note(folder: Path, about: Mapping[str, Any]) -> None:
-    with (folder / _LOG).open("a+") as log:
+    with (folder / LOG).open("a+") as log:
         # A kill may have torn the last line.
         size = log.tell()
         log.seek(max(0, size - 1))
@@ -332,26 +327,16 @@ def _note(folder: Path, about: Mapping[str, Any]) -> None:
         log.write(torn + json.dumps(about) + "\n")
 
 
-def _names(folder: Path) -> set[str]:
+def _names(folder: Path) -> list[str]:
     """Names of all jobs that were submitted."""
-    path = folder / _LOG
-    names = set()
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(ValueError):  # a torn line
-            noted = json.loads(line)
-            if "calls" in noted:
-                names.add(noted["job"])
-    return names
+    return [str(line["job"]) for line in noted(folder) if "calls" in line]
 
 
 def _known_place(folder: Path, key: str) -> tuple[str, int] | None:
     """The last job that was submitted for a call."""
-    path = folder / _LOG
     found = None
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(ValueError):  # a torn line
-            noted = json.loads(line)
-            for number, keys in enumerate(noted.get("calls", ())):
-                if key in keys:
-                    found = noted["job"], number
+    for line in noted(folder):
+        for number, keys in enumerate(line.get("calls", ())):
+            if key in keys:
+                found = line["job"], number
     return found

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from deep5.core.errors import Deep5Error
 from deep5.core.files import write_atomically
@@ -18,22 +19,25 @@ from deep5.engines.call import ANSWER, answer_of
 from deep5.engines.lease import Interrupted
 from deep5.engines.slurm_commands import requeue
 
-__all__ = ["BEAT", "CALL", "answer_stream", "main"]
+__all__ = ["BEAT", "CALL", "LOG", "answer_stream", "main", "noted"]
 
 CALL, BEAT = ".call.json", ".beat"
 """Ends of the names of a call's files: what to call, and a file that is renewed meanwhile."""
 
+LOG = "jobs.jsonl"
+"""The file with a line per job: `job`, its name, and `calls`, by its tasks; and a line per loss of a call."""
+
 _RENEWED_S = 5.0
 
 
-def main(place: str, calls: str) -> None:
+def main(place: str, name: str) -> None:
     """Carry out the calls of a job, or of its task of an array.
 
     Slurm announces the time limit by SIGUSR1: the run writes a checkpoint, and the job is queued again.
 
     Args:
         place: The engine's folder.
-        calls: By task, names of calls, as JSON.
+        name: The job's name.
     """
     folder = Path(place)
     worker = Worker()
@@ -41,7 +45,7 @@ def main(place: str, calls: str) -> None:
     _forget_job()
     signals = _interrupted_by(worker)
     with at_work(worker):
-        for key in json.loads(calls)[task]:
+        for key in next(line["calls"] for line in noted(folder) if line.get("job") == name)[task]:
             answer = folder / f"{key}{ANSWER}"
             if answer.exists():
                 continue
@@ -71,6 +75,19 @@ def answer_stream() -> None:
     with at_work(worker):
         given = answer_of(request["function"], request["request"])
     sys.stdout.write(json.dumps(given))
+
+
+def noted(folder: Path) -> list[dict[str, Any]]:
+    """The lines about jobs.
+
+    Args:
+        folder: The engine's folder.
+    """
+    lines = []
+    for line in (folder / LOG).read_text().splitlines() if (folder / LOG).exists() else ():
+        with suppress(ValueError):  # a line that a kill has torn
+            lines.append(json.loads(line))
+    return lines
 
 
 def _forget_job() -> None:

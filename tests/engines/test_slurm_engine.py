@@ -134,15 +134,22 @@ def once(sweep):
 
 
 @pytest.mark.parametrize(
-    ("options", "workers"), [("", 2), ("shared=no", 2), ("partition=main,time=5,runs=4", 4)], ids=["", "srun", "runs"]
+    ("options", "workers"),
+    [("", 2), ("shared=no", 2), ("partition=main,time=5,runs=2", 4), ("runs=4", 4)],
+    ids=["", "srun", "array", "runs"],
 )
-def test_the_same_trials_as_on_this_machine(recipe, local, tmp_path, options, workers):
+def test_the_same_trials_as_on_this_machine(recipe, local, tmp_path, cluster, options, workers):
     done = search(recipe, tmp_path / "out", engine=f"slurm:{options}", workers=workers, parallel=4)
     assert rows(done) == local(parallel=4)
     once(done)
     assert {trial.host for trial in done.trials} == {os.uname().nodename}
     if options == "shared=no":
         assert not (done.folder / "engine").exists()
+    elif "time=5" in options:  # an array of two tasks, with their options
+        assert [line["calls"] for line in noted(done.folder)] == [[["00000", "00001"], ["00002", "00003"]]]
+        names = cluster.said("squeue", "--states=all", "--noheader", "--format=%j %P %l").splitlines()
+        [job] = {line["job"] for line in noted(done.folder)}
+        assert [name for name in names if name.startswith(job)] == [f"{job} main 5:00"] * 2
     elif workers == 4:  # one job for all four
         assert [line["calls"] for line in noted(done.folder)] == [[["00000", "00001", "00002", "00003"]]]
 
