@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from deep5.core.errors import Deep5Error, Errors, RunFailed
+from deep5.core.progress import Reporter, Tell
 
 __all__ = ["engine_option"]
 
@@ -46,7 +47,8 @@ def engine_option(errors: Errors, *words: str, ranks: int = 1) -> Callable[[Call
                 return command(**given)
             with errors(given["debug"], given["as_json"]) as show:
                 threads, processes = int(given.get("threads") or 1), int(given.get("ranks") or ranks)
-                status, said = _by_engine(engine, words, Path(given["out"]), threads, threads * processes)
+                with Reporter(quiet=given["as_json"] or given.get("quiet", False)) as tell:
+                    status, said = _by_engine(engine, words, Path(given["out"]), threads, threads * processes, tell)
                 if said:
                     show(said)
             if status:
@@ -58,7 +60,9 @@ def engine_option(errors: Errors, *words: str, ranks: int = 1) -> Callable[[Call
     return add
 
 
-def _by_engine(engine: str, words: Sequence[str], out: Path, threads: int, processors: int) -> tuple[int, str]:
+def _by_engine(
+    engine: str, words: Sequence[str], out: Path, threads: int, processors: int, tell: Tell
+) -> tuple[int, str]:
     """Carry out the command line of this process; its exit status, and what it printed."""
     from deep5.engines.attempt import OUTPUT
     from deep5.engines.carry_out import arrived, carry_out
@@ -69,7 +73,7 @@ def _by_engine(engine: str, words: Sequence[str], out: Path, threads: int, proce
     folder = out.absolute() / f".{'-'.join(words)}-{secrets.token_hex(4)}"
     made = make_engine(engine, workers=1, processors_each=processors)
     try:
-        running = InFlight[str](made, carry_out, _LIMIT_S, f"what it left is in {folder}")
+        running = InFlight[str](made, carry_out, _LIMIT_S, f"what it left is in {folder}", tell)
         run = RunRequest(
             key=_KEY,
             arguments=_without(sys.argv[1 + len(words) :], ("--engine", "--out")),

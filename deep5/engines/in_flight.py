@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from deep5.core.errors import Deep5Error, RunFailed, described
+from deep5.core.progress import unreported
 from deep5.engines.call import Function
 
 __all__ = ["InFlight"]
 
 _Name = TypeVar("_Name")
 
-_MOST_LOST = 3
+# How often the worker of a call may be lost; interval of looking for calls that wait.
+_MOST_LOST, _LOOK_S = 3, 5.0
 # How long a call may wait for a worker, unless the engine states it.
 _QUEUED_S = 600.0
 
@@ -26,10 +29,18 @@ class InFlight(Generic[_Name]):
         function: What it calls.
         time_limit_s: Time limit of a run.
         left: Where to resume, at the end of an error.
+        say: Called now and then with what the engine says about calls that wait to start.
     """
 
-    def __init__(self, engine: Executor, function: Function, time_limit_s: float, left: str) -> None:
-        self._engine, self._function, self._left = engine, function, left
+    def __init__(
+        self,
+        engine: Executor,
+        function: Function,
+        time_limit_s: float,
+        left: str,
+        say: Callable[[str], object] = unreported,
+    ) -> None:
+        self._engine, self._function, self._left, self._say = engine, function, left, say
         self._limit_s = time_limit_s + float(getattr(engine, "queue_limit_s", _QUEUED_S))
         self._running: dict[Future[dict[str, Any]], tuple[_Name, Mapping[str, Any]]] = {}
         self._lost: dict[_Name, int] = {}
@@ -58,12 +69,15 @@ class InFlight(Generic[_Name]):
             Deep5Error: The one that a call raised.
             RunFailed: A call was lost too often, or none ended in time.
         """
-        done = wait(self._running, self._limit_s, return_when=FIRST_COMPLETED).done
-        if not done:
-            raise RunFailed(
-                f"the engine returned no run within {self._limit_s:g} s; {self._left}; remedy: start its workers, then "
-                "the same command with --resume"
-            )
+        end = monotonic() + self._limit_s
+        while not (done := wait(self._running, _LOOK_S, return_when=FIRST_COMPLETED).done):
+            if monotonic() > end:
+                raise RunFailed(
+                    f"the engine returned no run within {self._limit_s:g} s; {self._left}; remedy: start its workers, "
+                    "then the same command with --resume"
+                )
+            if queued := str(getattr(self._engine, "queued", "")):
+                self._say(queued)
         results = []
         for future in done:
             name, request = self._running.pop(future)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 from deep5.core.errors import RunFailed
 from deep5.core.files import write_atomically
 from deep5.core.python_child import python_command
+from deep5.core.terminal import counted
 from deep5.engines import slurm_commands
 from deep5.engines.call import ANSWER, ENGINE, result
 from deep5.engines.request import Refused
@@ -86,7 +88,12 @@ class Batches:
     Args:
         options: Options of `sbatch` for all jobs.
         runs: Most calls that one job carries out.
+
+    Attributes:
+        queued: Which calls wait in the queue, in words; empty: none.
     """
+
+    queued = ""
 
     def __init__(self, options: Sequence[str], runs: int) -> None:
         self._options, self._runs = options, runs
@@ -238,6 +245,8 @@ class Batches:
         self._asked_at = monotonic()
         # What was unreachable says nothing about calls: their time starts now.
         away_s = now - self._heard_at
+        jobs = [known.get(call.place) for call in placed if call.place is not None]
+        self.queued = _queued(job for job in jobs if job is not None)
         self._heard_at = self._asked_at
         for call in placed:
             job = None if call.place is None else known.get(call.place)
@@ -295,6 +304,12 @@ class Batches:
         for call in calls:
             call.future.set_exception(CancelledError())
         self._calls.clear()
+
+
+def _queued(jobs: Iterable[Job]) -> str:
+    """How many of the calls' jobs wait, and why."""
+    counts = Counter(job.reason for job in jobs if job.state == "PENDING")
+    return "; ".join(f"{counted(count, 'run')} in Slurm's queue ({why})" for why, count in counts.most_common(3))
 
 
 def resources(run: Mapping[str, Any]) -> list[str]:

@@ -98,6 +98,7 @@ class SlurmEngine(Executor):
     Attributes:
         queue_limit_s: How long a call may wait until it starts.
         shared: Whether nodes see the folder of the results.
+        queued: Which runs wait in the queue, in words; empty: none.
 
     Raises:
         UsageError: An option that does not exist, or no Slurm here.
@@ -116,6 +117,11 @@ class SlurmEngine(Executor):
         self._pool = None if self.shared else ThreadPoolExecutor(workers, thread_name_prefix="deep5-srun")
         self._streams: set[subprocess.Popen[bytes]] = set()
         self._lock, self._cancelled = threading.Lock(), False
+
+    @property
+    def queued(self) -> str:
+        """See above."""
+        return "" if self._batches is None else self._batches.queued
 
     # A narrower signature than that of `Executor`: requests travel as JSON.
     def submit(self, fn: Function, request: Mapping[str, Any], /) -> Future[dict[str, Any]]:  # type: ignore[override]

@@ -257,7 +257,8 @@ class _UnderWay:
         # Those that an interruption left, first.
         waiting = [trial for trial in self._trials if trial.state is None]
         limit_s = float(self._plan.document["time_limit_s"])
-        running = InFlight[int](engine, run_trial, limit_s, f"what the sweep left is in {self._folder}")
+        left = f"what the sweep left is in {self._folder}"
+        running = InFlight[int](engine, run_trial, limit_s, left, steps.say)
         while waiting or running or len(self._trials) < count:
             while len(running) < workers:
                 if waiting:

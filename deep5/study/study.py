@@ -327,7 +327,7 @@ class _UnderWay:
         ]
         steps = Steps(len(waiting), self._tell)
         running = InFlight[tuple[str, int]](
-            engine, carry_out, plan.time_limit_s, f"what the study left is in {self._folder}"
+            engine, carry_out, plan.time_limit_s, f"what the study left is in {self._folder}", steps.say
         )
         while waiting or running:
             while waiting and len(running) < plan.workers:

@@ -321,6 +321,20 @@ def test_more_processors_than_a_node_has_are_refused(recipe, tmp_path):
     assert not [*(tmp_path / "out").glob("*")]
 
 
+def test_runs_that_wait_in_the_queue_are_told(recipe, tmp_path, cluster):
+    told = []
+    cluster.said("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test")
+
+    def tell(line):
+        told.append(str(line))
+        if "in Slurm's queue" in line:
+            cluster.resume()
+
+    done = search(recipe, tmp_path / "out", engine="slurm", trials=1, tell=tell)
+    assert done.trials[0].state == "finished"
+    assert [line for line in told if line.startswith("1 run in Slurm's queue (")]
+
+
 def test_a_study_is_attached_to_by_its_folder(recipe, tmp_path, cluster):
     words = [sys.executable, "-m", "deep5", "study", str(recipe), "--vary", "optimizer=adam,momentum", "--seeds", "1"]
     words += ["--set", "epochs=400", "--workers", "2", "--engine", "slurm", "--quiet", "--out", str(tmp_path / "out")]
