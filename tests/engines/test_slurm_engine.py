@@ -244,6 +244,29 @@ def test_a_cancelled_job_is_submitted_again(recipe, tmp_path, cluster):
     assert done.trials[0].attempts == 2
 
 
+def test_a_preempted_job_continues_where_it_was(recipe, local, tmp_path, cluster):
+    driver = started(recipe, tmp_path / "out", epochs=800, trials=1)
+    until(lambda: curves(tmp_path / "out"))
+    [job] = running(cluster)
+    cluster.said(
+        "sbatch",
+        "--partition=urgent",
+        f"--nodes={len(cluster.nodes)}",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=true",
+    )
+    until(lambda: job in cluster.said("squeue", "--noheader", "--states=PD", "--format=%i").split())
+    time.sleep(2.5)
+    cluster.said("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits for two minutes
+    ended(driver)
+    done = only(tmp_path / "out")
+    assert rows(done) == local(common={"epochs": 800}, trials=1)
+    once(done)
+    assert done.trials[0].attempts == 2
+    assert len(noted(done.folder)) == 1, noted(done.folder)
+
+
 @pytest.mark.parametrize("engine", ["slurm", "slurm:shared=no"])
 def test_an_interrupted_sweep_cancels_its_jobs_and_can_resume(recipe, tmp_path, cluster, engine):
     driver = started(recipe, tmp_path / "out", epochs=800, trials=1, engine=engine)

@@ -47,9 +47,12 @@ SlurmdTimeout=10
 MessageTimeout=10
 KillWait=5
 MinJobAge=60
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=ALL MaxTime={short_minutes} State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 State=UP
 """
 
 
@@ -69,7 +72,7 @@ class SlurmCluster:
     Args:
         folder: An empty folder for its files.
         nodes: Number of nodes.
-        short_minutes: Time limit of the partition `short`.
+        short_minutes: Time limit of the partition `short`; jobs of the partition `urgent` preempt those of others.
 
     Attributes:
         environment: Environment variables for programs that use it.
