@@ -120,9 +120,7 @@ class Faults:
             driver.kill()
             return True
         if kind == "job":
-            jobs = [
-                own for own in psutil.process_iter(["cmdline"]) if "slurm_job" in " ".join(own.info["cmdline"] or ())
-            ]
+            jobs = [own for own in psutil.process_iter(["cmdline"]) if _is_job(own, self.folder)]
             for own in self._random.sample(jobs, min(1, len(jobs))):
                 own.kill()
             return bool(jobs)
@@ -137,6 +135,12 @@ class Faults:
         time.sleep(pause_s)
         self.cluster.start_node(node)
         return True
+
+
+def _is_job(process: psutil.Process, folder: Path) -> bool:
+    """Whether a process is a job of a sweep in this folder."""
+    words = " ".join(process.info["cmdline"] or ())
+    return "slurm_job" in words and str(folder) in words
 
 
 def main() -> None:
