@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import shutil
-import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -120,9 +121,10 @@ def packed(run: RunRequest) -> str | None:
     """
     if run.shared:
         return None
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
-        archive.add(Path(run.folder) / run.key, arcname=run.key)
+    data, root = io.BytesIO(), Path(run.folder)
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path in sorted((root / run.key).rglob("*")):
+            archive.write(path, path.relative_to(root))
     return base64.b64encode(data.getvalue()).decode()
 
 
@@ -145,11 +147,11 @@ def unpack(archive: str, folder: Path, key: str) -> int:
     own.mkdir(parents=True, exist_ok=True)
     arrived = Path(tempfile.mkdtemp(prefix=".arrived-", dir=own))
     try:
-        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive, validate=True)), mode="r:gz") as opened:
-            opened.extractall(arrived, filter="data")
+        with zipfile.ZipFile(io.BytesIO(base64.b64decode(archive, validate=True))) as opened:
+            opened.extractall(arrived)  # which writes nothing elsewhere, and no link
         number = 1 + max((int(path.name) for path in own.iterdir() if path.name.isdecimal()), default=0)
         (arrived / key / FIRST).rename(own / str(number))
-    except (tarfile.TarError, ValueError, EOFError, FileNotFoundError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, FileNotFoundError, RuntimeError) as error:
         raise UsageError(f"the archive of the run {key} is damaged: {error}; allowed: what a worker sent") from error
     finally:
         shutil.rmtree(arrived, ignore_errors=True)

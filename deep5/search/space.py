@@ -106,8 +106,8 @@ class Parameter:
         Args:
             value: One that `at` returns.
 
-        >>> parse_parameter("lr", "log(1e-4, 1e-1)").position(1e-3)
-        0.3333333333333333
+        >>> round(parse_parameter("lr", "log(1e-4, 1e-1)").position(1e-3), 12)
+        0.333333333333
         """
         if self.values:
             return (self.number(value) + 0.5) / len(self.values)

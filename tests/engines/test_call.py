@@ -2,7 +2,7 @@
 
 import base64
 import io
-import tarfile
+import zipfile
 from dataclasses import replace
 
 import pytest
@@ -65,10 +65,8 @@ def test_an_archive_is_the_next_attempt(tmp_path):
 
 def _archive(name, content=b"x"):
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz") as archive:
-        about = tarfile.TarInfo(name)
-        about.size = len(content)
-        archive.addfile(about, io.BytesIO(content))
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(name, content)
     return base64.b64encode(data.getvalue()).decode()
 
 
