@@ -12,7 +12,14 @@ from deep5.core.errors import UnknownName, UsageError
 if TYPE_CHECKING:
     from deep5.recipe.recipe import Recipe
 
-__all__ = ["configured", "debug_option", "recipe_options", "shared_settings_option", "whole_number"]
+__all__ = [
+    "configured",
+    "debug_option",
+    "recipe_options",
+    "run_by_run_options",
+    "shared_settings_option",
+    "whole_number",
+]
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -56,6 +63,45 @@ def shared_settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --set of commands on several candidates."""
     about = "Set a mutable part of all candidates; repeatable."
     return click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help=about)(command)
+
+
+def run_by_run_options(what: str, workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a command that carries out many runs of a recipe: where, how many at once, limits, and its
+    folder.
+
+    Args:
+        what: What the command makes.
+        workers: Help of --workers.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        engines = (
+            "Where runs are carried out: local, dask, dask:ADDRESS of a scheduler, slurm, or slurm:partition=NAME,…."
+        )
+        memory = "Memory limit of one run, such as 4GiB; default: 90 % of free memory."
+        count = click.IntRange(min=1)
+        options = [
+            click.option("--engine", metavar="NAME", default="local", show_default=True, help=engines),
+            click.option("--workers", type=count, default=1, show_default=True, metavar="N", help=workers),
+            click.option(
+                "--time-limit",
+                type=float,
+                default=3600.0,
+                show_default=True,
+                metavar="S",
+                help="Time limit of one run in seconds.",
+            ),
+            click.option("--memory-limit", metavar="SIZE", help=memory),
+            click.option(
+                "--out", metavar="DIR", default="results", show_default=True, help=f"Parent of the {what}'s folder."
+            ),
+            click.option("--resume", metavar="FOLDER", help=f"Resume in the folder of an interrupted {what}."),
+        ]
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def debug_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from deep5.cli.attach import attach_option, declared
-from deep5.cli.recipe_options import shared_settings_option
+from deep5.cli.recipe_options import run_by_run_options, shared_settings_option
 from deep5.core.errors import Errors, RunFailed, UsageError
 from deep5.core.progress import Reporter
 from deep5.recipe.recipe import FULL
@@ -79,34 +79,7 @@ def study_command(errors: Errors) -> click.Command:
         type=click.Choice(["mpiexec", "torchrun", "threads"]),
         help="What starts ranks; default: the recipe's launcher, or mpiexec.",
     )
-    @click.option(
-        "--engine",
-        metavar="NAME",
-        default="local",
-        show_default=True,
-        help="Where runs are carried out: local, dask, dask:ADDRESS of a scheduler, slurm, or slurm:partition=NAME,….",
-    )
-    @click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Runs at the same time; with more than one, no times are stated.",
-    )
-    @click.option(
-        "--time-limit",
-        type=float,
-        default=3600.0,
-        show_default=True,
-        metavar="S",
-        help="Time limit of one run in seconds.",
-    )
-    @click.option(
-        "--memory-limit", metavar="SIZE", help="Memory limit of one run, such as 4GiB; default: 90 % of free memory."
-    )
-    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the study's folder.")
-    @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted study.")
+    @run_by_run_options("study", "Runs at the same time; with more than one, no times are stated.")
     @attach_option("study")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print only errors.")

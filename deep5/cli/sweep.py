@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from deep5.cli.attach import attach_option, declared
-from deep5.cli.recipe_options import shared_settings_option
+from deep5.cli.recipe_options import run_by_run_options, shared_settings_option
 from deep5.core.errors import Errors, RunFailed, UsageError
 from deep5.core.progress import Reporter
 from deep5.recipe.recipe import FULL
@@ -113,21 +113,7 @@ def sweep_command(errors: Errors) -> click.Command:
         help="Share of the training samples to hold out and to choose by; default: the recipe's, or 0.1. 0: test "
         "samples choose, and the result says so.",
     )
-    @click.option(
-        "--engine",
-        metavar="NAME",
-        default="local",
-        show_default=True,
-        help="Where trials run: local, dask, dask:ADDRESS of a scheduler, slurm, or slurm:partition=NAME,….",
-    )
-    @click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Trials at the same time, on disjoint processors.",
-    )
+    @run_by_run_options("sweep", "Trials at the same time, on disjoint processors.")
     @click.option(
         "--parallel",
         type=click.IntRange(min=1),
@@ -135,12 +121,6 @@ def sweep_command(errors: Errors) -> click.Command:
         help="Trials that the sampler lets run at the same time; with the same number, any number of workers gives the "
         "same trials. Default: the workers.",
     )
-    @click.option(
-        "--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run in seconds."
-    )
-    @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of free memory.")
-    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Parent of the sweep's folder.")
-    @click.option("--resume", metavar="FOLDER", help="Resume in the folder of an interrupted sweep, or add trials.")
     @click.option(
         "--versus",
         type=click.Choice(["random"]),

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "NonInferiority", "median_interval", "non_inferiority", "paired_ratios", "ratio_interval"]
+__all__ = [
+    "Interval",
+    "NonInferiority",
+    "median_ends",
+    "median_interval",
+    "non_inferiority",
+    "paired_ratios",
+    "ratio_interval",
+]
 
 FEWEST = 6
 """With fewer than six samples, even the full range covers the median in under 95 %: 1 - 2 * 0.5**5 = 0.9375."""
@@ -91,6 +99,19 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
     rank = _rank(values.size, confidence)
     values = np.sort(values)
     return Interval(low=float(values[rank - 1]), high=float(values[-rank]), confidence=confidence)
+
+
+def median_ends(samples: Sequence[float]) -> tuple[float, float] | None:
+    """The ends of `median_interval`; None: there are too few samples for one.
+
+    >>> median_ends([1.0, 2.0]), median_ends([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    (None, (1.0, 6.0))
+    """
+    try:
+        found = median_interval(samples)
+    except TooFewSamples:
+        return None
+    return found.low, found.high
 
 
 def paired_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What the document of an interrupted study or sweep declares, to continue it without repeating the command."""
+"""What a study or a sweep declares, compared with what its folder and its runs state."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deep5.core.errors import UsageError, brief
+from deep5.core.errors import Deep5Error, UsageError, brief
+from deep5.results.kind import RESULT
+from deep5.results.reading import read_object
 
-__all__ = ["declared_value", "source_of"]
+__all__ = ["declared_value", "other_source", "source_of"]
 
 
 def declared_value(document: Mapping[str, Any], key: str, kind: type | tuple[type, ...], file: Path) -> Any:
@@ -30,6 +32,22 @@ def declared_value(document: Mapping[str, Any], key: str, kind: type | tuple[typ
             "--resume in place of --attach"
         )
     return value
+
+
+def other_source(run: Path | None, source_hash: str | None) -> bool:
+    """Whether a run had another recipe file than declared, such as one that was changed before a worker read it.
+
+    Args:
+        run: Its result folder; None: it left none.
+        source_hash: SHA-256 of the declared recipe file; None: the recipe has no file.
+    """
+    if run is None:
+        return False
+    try:
+        provenance = read_object(run / RESULT).get("provenance")
+    except Deep5Error:  # whoever reads the result reports that
+        return False
+    return isinstance(provenance, dict) and provenance.get("recipe_source") != source_hash
 
 
 def source_of(document: Mapping[str, Any], key: str, folder: Path) -> str:

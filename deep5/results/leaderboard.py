@@ -11,12 +11,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.canonical import canonical_hash
-from deep5.core.errors import TooFewSamples, UsageError, suggestion
+from deep5.core.errors import UsageError, suggestion
 from deep5.core.quantities import counts_time
 from deep5.core.seeds import generator
 from deep5.core.terminal import counted
 from deep5.measuring.order_test import holm
-from deep5.measuring.samples import median_interval
+from deep5.measuring.samples import median_ends
 from deep5.results.result import Result
 from deep5.results.schema import metric_labels
 from deep5.results.screen_table import print_table
@@ -286,7 +286,7 @@ def _ranked(
             worse[two if ahead else one] += 1
     entries = [
         Entry(name=name, division=division, folders=folders, values=values, accepted=accepted,
-              interval=_interval(list(values.values())), rank=1 + worse[place])
+              interval=median_ends(list(values.values())), rank=1 + worse[place])
         for place, (name, folders, values, accepted) in enumerate(made)
     ]  # fmt: skip
     return sorted(entries, key=lambda own: (own.rank, -sign * own.median, own.name))
@@ -304,14 +304,6 @@ def _p(one: Sequence[float], two: Sequence[float]) -> float | None:
         return None
     method = PermutationMethod(n_resamples=_RESAMPLED, rng=generator(0, "leaderboard"))
     return float(mannwhitneyu(one, two, method=method).pvalue)
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float] | None:
-    try:
-        found = median_interval(values)
-    except TooFewSamples:
-        return None
-    return found.low, found.high
 
 
 def _names(groups: Sequence[Sequence[Result]]) -> list[str]:

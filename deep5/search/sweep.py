@@ -24,6 +24,7 @@ from deep5.engines.in_flight import InFlight
 from deep5.engines.make import LOCAL, make_engine
 from deep5.engines.request import Refused, RunRequest
 from deep5.recipe.recipe import FULL, load_recipe
+from deep5.results.declared import other_source
 from deep5.results.folder import locked, new_folder, remove_torn, tidy_attempts
 from deep5.results.kind import SWEEP
 from deep5.results.study.record import TIME
@@ -270,8 +271,9 @@ class _UnderWay:
                 steps.say(f"trial {trial.number}")
                 running.start(trial.number, asdict(self._request(trial, shared=running.shared)))
             for number, answer in running.ended():
-                self._check_content(number)
-                self._trials[number] = trial = self._arrived(answer)
+                trial = self._arrived(answer)
+                self._check_content(trial)
+                self._trials[number] = trial
                 self._log.end(trial)
                 steps.advance()
                 self._check_hope()
@@ -339,12 +341,13 @@ class _UnderWay:
             epochs=plan.epochs,
         )
 
-    def _check_content(self, number: int) -> None:
-        """Refuse to continue if the recipe, or a file that it names, has changed: trials would not be comparable."""
+    def _check_content(self, trial: Trial) -> None:
+        """Refuse to continue if the recipe, or a file that it names, has changed, or had when the run began."""
         plan = self._plan
         now = load_recipe(plan.name_or_path).at_size(plan.document["size"]).with_settings(plan.document["settings"])
-        if content_hash(now) != plan.content:
-            forget(self._folder / RUNS, _key(number))
+        run = None if trial.run is None else self._folder / trial.run
+        if content_hash(now) != plan.content or other_source(run, plan.recipe.source_hash()):
+            forget(self._folder / RUNS, _key(trial.number))
             raise RecipeError(
                 f"{plan.recipe.name}, or a file that it names, has changed since the start of the sweep; what it left "
                 f"is in {self._folder}; remedy: restore the file, then the same command with --resume {self._folder}"

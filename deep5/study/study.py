@@ -10,15 +10,15 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.compare.candidate import check_plain, content_hash
-from deep5.compare.processes import NO_SPACE, check_limits
-from deep5.compare.studied import chosen, load_study, target_of
-from deep5.core.canonical import canonical, canonical_hash
+from deep5.compare.candidate import content_hash
+from deep5.compare.processes import NO_SPACE
+from deep5.compare.studied import load_study
+from deep5.core.canonical import canonical
 from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed, UsageError
 from deep5.core.files import is_folder, write_atomically
 from deep5.core.progress import Steps, Tell, unreported
@@ -30,10 +30,9 @@ from deep5.engines.carry_out import Arrived, arrived, carry_out
 from deep5.engines.in_flight import InFlight
 from deep5.engines.make import LOCAL, make_engine
 from deep5.engines.request import Refused, RunRequest
-from deep5.measuring.environment import describe_software, environment_hash
 from deep5.measuring.machine_load import CROWDED
-from deep5.recipe.recipe import FULL, Recipe
-from deep5.recipe.register import check_reachable
+from deep5.recipe.recipe import FULL
+from deep5.results.declared import other_source
 from deep5.results.folder import locked, new_folder, remove_torn, tidy, tidy_attempts
 from deep5.results.kind import STUDY
 from deep5.results.ran_optimizers import unequal_arguments
@@ -44,54 +43,12 @@ from deep5.results.study.record import RUNS, TIME, Study
 from deep5.results.study.resumption import DIRTY, check_same, source_note
 from deep5.results.sweep.record import settings_words
 from deep5.results.time_to_target import Reached, Target, time_to_target
-from deep5.study.processors import Shares, share_processors
+from deep5.study.declaration import Plan, declare
 
 __all__ = ["run_study"]
 
 _BESIDE = "other programs took up to"
 _UNFINISHED = "the study is not finished"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """A study as declared; `contents` holds a hash of the content of each candidate and seed.
-
-    Runs with other contents, or from another environment (machine and software) or commit of deep5, do not belong to
-    the same study.
-    """
-
-    recipe: Recipe
-    name_or_path: str
-    size: str
-    varied: Mapping[str, Mapping[str, Any]] | None
-    settings: Mapping[str, Mapping[str, Any]]
-    common: Mapping[str, Any]
-    seeds: Sequence[int]
-    target: Target | None
-    notes: Sequence[str]
-    contents: Mapping[tuple[str, int], str]
-    fixed_hash: str
-    environment: str
-    commit: Mapping[str, Any] | None
-    shares: Shares
-    time_limit_s: float
-    memory_limit_bytes: int | None
-    engine: str
-    workers: int
-
-    @property
-    def timed(self) -> bool:
-        """Whether durations compare: runs follow each other, on one machine."""
-        return self.workers == 1
-
-    def all_settings(self) -> dict[str, Any]:
-        """By candidate, all its settings, in JSON types."""
-        return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
-
-    def provenance(self) -> dict[str, Any]:
-        """Hashes of the runs' contents and of their environment; the commit of deep5 in a checkout."""
-        contents = canonical_hash([self.contents[key] for key in sorted(self.contents)])
-        return {"contents": contents, "environment": self.environment, "commit": self.commit}
 
 
 def run_study(
@@ -144,7 +101,7 @@ def run_study(
             another study, other limits, another recipe file, environment, or commit of deep5.
         OutputError: A disk is full; the study can resume.
     """
-    plan = _plan(
+    plan = declare(
         recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes, engine, workers
     )
     under_way = _UnderWay(plan, tell or unreported)
@@ -165,77 +122,10 @@ def run_study(
     return done
 
 
-def _plan(
-    name_or_path: str | Path,
-    varied: Mapping[str, Mapping[str, Any]] | None,
-    size: str,
-    only: str | Sequence[str] | None,
-    seeds: Sequence[int],
-    common: Mapping[str, Any],
-    asked: Target | None,
-    time_limit_s: float,
-    memory_limit_bytes: int | None,
-    engine: str,
-    workers: int,
-) -> _Plan:
-    """Check everything that can be checked before a process is started."""
-    recipe, candidates = load_study(name_or_path, size, varied)
-    settings = chosen(candidates, only)
-    if not settings or not seeds or len(set(seeds)) != len(seeds):
-        raise UsageError(f"a study of {list(settings)} with the seeds {list(seeds)}; allowed: at least one each, once")
-    for name, own in settings.items():
-        if both := sorted(set(own) & set(common)):
-            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
-    check_plain([varied or {}, common], "the settings")
-    check_limits(time_limit_s, memory_limit_bytes)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise UsageError(f"workers is {workers!r:.40}; allowed: an integer of at least 1")
-    made = {
-        (name, seed): recipe.with_settings({**common, **own, "seed": seed})
-        for name, own in settings.items()
-        for seed in seeds
-    }
-    for each in made.values():
-        check_reachable(each)
-    contents = {key: content_hash(own) for key, own in made.items()}  # contents that cannot be hashed are rejected
-    firsts = {name: made[name, seeds[0]] for name in settings}
-    shares = share_processors(firsts, together=workers == 1, here=engine.partition(":")[0] == LOCAL)
-    together = min(workers, len(made))
-    target, reported = target_of(recipe, asked)
-    software = describe_software()
-    return _Plan(
-        recipe=recipe,
-        name_or_path=recipe.name if name_or_path == recipe.name else str(Path(name_or_path).resolve()),
-        size=size,
-        varied=varied,
-        settings=settings,
-        common=common,
-        seeds=seeds,
-        target=target,
-        notes=[*reported, *shares.notes, *_concurrent(together)],
-        contents=contents,
-        # Arguments of a model in place of a recipe are common settings.
-        fixed_hash=recipe.with_settings(common).fixed_hash(),
-        environment=environment_hash(software=software),
-        commit=software["commit"],
-        shares=shares,
-        time_limit_s=time_limit_s,
-        memory_limit_bytes=memory_limit_bytes,
-        engine=engine,
-        workers=workers,
-    )
-
-
-def _concurrent(workers: int) -> list[str]:
-    if workers == 1:
-        return []
-    return [f"{workers} runs at the same time, or on several machines: no times are stated; remedy: --workers 1"]
-
-
 class _UnderWay:
     """A running study: its completed runs, and those that are left."""
 
-    def __init__(self, plan: _Plan, tell: Tell) -> None:
+    def __init__(self, plan: Plan, tell: Tell) -> None:
         self._plan, self._tell = plan, tell
         self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
         self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
@@ -279,8 +169,8 @@ class _UnderWay:
     def _take_over(self, folder: Path) -> None:
         """Take over completed and failed runs."""
         self._folder = folder
-        left, asked = left_of(folder), self._study().document()
-        check_same(left, asked)
+        left, requested = left_of(folder), self._study().document()
+        check_same(left, requested)
         remove_torn(folder)
         for own in (folder / RUNS).iterdir():
             tidy_attempts(own)
@@ -289,7 +179,7 @@ class _UnderWay:
             self._failures[name] |= left.failures[name]
         # Notes about deep5's version exist only here.
         notes = [note for note in left.document["notes"] if note.startswith(DIRTY)]
-        self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, asked)]))
+        self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, requested)]))
         self._resumed = [*left.document["resumed"], datetime.now(UTC).strftime(TIME)]
 
     def run(self, engine: Executor) -> Study:
@@ -339,9 +229,9 @@ class _UnderWay:
             except OutputError as error:  # a full disk: it says nothing about the candidate
                 raise OutputError(f"the study cannot continue: {error}; {_remedy(self._folder, None)}") from error
             for (name, seed), answer in ended:
-                self._check_content(name, seed)
+                ran = arrived(answer, self._folder / RUNS, _key(name, seed))
+                self._check_content(name, seed, ran.run)
                 try:
-                    ran = arrived(answer, self._folder / RUNS, _key(name, seed))
                     self._runs[name][seed] = self._result(name, ran)
                 except Deep5Error as error:
                     self._failures[name][seed] = str(error)
@@ -365,12 +255,12 @@ class _UnderWay:
             shared=shared,
         )
 
-    def _check_content(self, name: str, seed: int) -> None:
-        """Refuse to continue if the recipe, or a file that it names, has changed: runs would not be comparable."""
+    def _check_content(self, name: str, seed: int, run: Path | None) -> None:
+        """Refuse to continue if the recipe, or a file that it names, has changed, or had when the run began."""
         plan = self._plan
         recipe, candidates = load_study(plan.name_or_path, plan.size, plan.varied)
         now = recipe.with_settings({**plan.common, **candidates[name], "seed": seed})
-        if content_hash(now) != plan.contents[name, seed]:
+        if content_hash(now) != plan.contents[name, seed] or other_source(run, plan.recipe.source_hash()):
             forget(self._folder / RUNS, _key(name, seed))
             raise RecipeError(
                 f"{plan.recipe.name}, or a file that it names, has changed since the start of the study; what it left "
@@ -460,8 +350,8 @@ class _UnderWay:
 
 def _key(name: str, seed: int) -> str:
     """Name of a run's folder; different candidates have different ones."""
-    told = hashlib.sha256(name.encode()).hexdigest()[:6]
-    return f"{re.sub(r'[^A-Za-z0-9.=-]+', '_', name)[:40].lstrip('.')}-{told}-seed{seed}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9.=-]+', '_', name)[:40].lstrip('.')}-{digest}-seed{seed}"
 
 
 def _differ(environments: Sequence[str]) -> str:

@@ -26,19 +26,8 @@ from deep5.results.time_to_target import Target
 from deep5.search.sweep import run_sweep
 from deep5.study.study import run_study
 from slurm_cluster import SlurmCluster
+from small_recipe import RECIPE
 
-RECIPE = '''
-"""A small network on synthetic data."""
-
-import deep5 as d5
-
-FIXED = {
-    "model": "mlp", "model_kwargs": {"features": 16, "hidden": 16, "classes": 4},
-    "dataset": "synthetic", "dataset_kwargs": {"shape": (16,), "classes": 4, "train": 400, "test": 100},
-}
-MUTABLE = {"framework": "reference", "batch_size": 50, "optimizer": "adam", "epochs": 2}
-METRICS = [(d5.TestLoss(), None)]
-'''
 SPACE = {"optimizer_kwargs.lr": "log(1e-4, 1)"}
 
 pytestmark = pytest.mark.skipif(bool(slurm_cluster.missing()), reason=f"missing: {slurm_cluster.missing()}")

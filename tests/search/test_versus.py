@@ -11,19 +11,7 @@ from deep5.core.errors import UsageError
 from deep5.results.sweep.record import Sweep
 from deep5.results.sweep.trial import FINISHED, Trial
 from deep5.results.sweep.versus import versus
-
-RECIPE = '''
-"""A small network on synthetic data."""
-
-import deep5 as d5
-
-FIXED = {
-    "model": "mlp", "model_kwargs": {"features": 16, "hidden": 16, "classes": 4},
-    "dataset": "synthetic", "dataset_kwargs": {"shape": (16,), "classes": 4, "train": 400, "test": 100},
-}
-MUTABLE = {"framework": "reference", "batch_size": 50, "optimizer": "adam", "epochs": 1}
-METRICS = [(d5.TestLoss(), None)]
-'''
+from small_recipe import RECIPE
 
 
 def swept(sampler, seed, value, direction="lower", **more):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
@@ -784,6 +785,31 @@ def test_a_file_that_changes_meanwhile_ends_the_study(file: Path, tmp_path: Path
     (run,) = study.runs["small"]
     assert run.document["recipe"]["mutable"]["optimizer_kwargs"]["lr"] == 0.001
     assert audit([folder]).findings == ()
+
+
+def test_a_run_of_a_file_that_was_changed_and_restored_does_not_count(file: Path, tmp_path: Path) -> None:
+    """Its result names the file that its process read."""
+    source = file.read_text()
+
+    def restore() -> None:
+        until = time.monotonic() + 60
+        while not [*tmp_path.glob("out/*/runs/*/1/*/result.json")] and time.monotonic() < until:
+            time.sleep(0.005)
+        file.write_text(source)
+
+    restoring = threading.Thread(target=restore)
+
+    def tell(line: str) -> None:
+        file.write_text(source + "# another file\n")
+        restoring.start()
+
+    with pytest.raises(RecipeError, match="both, or a file that it names, has changed since the start of the study"):
+        run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
+    restoring.join()
+    assert file.read_text() == source
+    (folder,) = (tmp_path / "out").iterdir()
+    assert not [*(folder / "runs").iterdir()]
+    assert run_study(file, only="small", seeds=(0,), out=tmp_path / "out", resume=folder).finished
 
 
 def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:

@@ -23,21 +23,10 @@ from deep5.engines.lease import ATTEMPT
 from deep5.results.result import load
 from deep5.results.sweep.record import Sweep, load_sweep
 from slurm_cluster import SlurmCluster
+from small_recipe import RECIPE
 
 __all__ = ["Faults", "differences"]
 
-RECIPE = '''
-"""A small network on synthetic data."""
-
-import deep5 as d5
-
-FIXED = {
-    "model": "mlp", "model_kwargs": {"features": 16, "hidden": 16, "classes": 4},
-    "dataset": "synthetic", "dataset_kwargs": {"shape": (16,), "classes": 4, "train": 400, "test": 100},
-}
-MUTABLE = {"framework": "reference", "batch_size": 50, "optimizer": "adam", "epochs": 800}
-METRICS = [(d5.TestLoss(), None)]
-'''
 KINDS = ("driver", "job", "slurmd", "slurmctld")
 # After this time without an end, a sweep hangs.
 _LIMIT_S = 600.0
@@ -46,7 +35,7 @@ _LIMIT_S = 600.0
 def _words(recipe: Path, out: Path, seed: int, engine: str) -> list[str]:
     words = [sys.executable, "-m", "deep5", "sweep", str(recipe), "--goal", "test_loss", "--trials", "6", "--sampler"]
     words += ["random", "--param", "optimizer_kwargs.lr=log(1e-4, 1)", "--parallel", "2", "--seed", str(seed)]
-    return [*words, "--engine", engine, "--workers", "2", "--quiet", "--out", str(out)]
+    return [*words, "--set", "epochs=800", "--engine", engine, "--workers", "2", "--quiet", "--out", str(out)]
 
 
 def differences(sweep: Sweep, other: Sweep) -> list[str]:

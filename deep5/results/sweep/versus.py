@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import TooFewSamples, UsageError, brief
+from deep5.core.errors import UsageError, brief
 from deep5.core.quantities import percent
 from deep5.core.terminal import counted
 from deep5.measuring.order_test import holm, signed_rank_p
-from deep5.measuring.samples import median_interval
+from deep5.measuring.samples import median_ends
 from deep5.results.screen_table import print_table
 from deep5.results.sweep.record import Sweep, shown_goal
 from deep5.results.sweep.trial import rank_value
@@ -135,7 +135,7 @@ def versus(sweeps: Sequence[Sweep]) -> list[Versus]:
             baseline=[sign * value for value in baseline],
             better=sum(value > 0 for value in own),
             difference=median(own),
-            interval=_interval(own),
+            interval=median_ends(own),
             p=tests[name],
             holds=holds[name],
         )
@@ -184,11 +184,3 @@ def print_versus(sweeps: Sequence[Sweep], found: Sequence[Versus], console: Cons
             ),
             overflow="fold",
         )
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float] | None:
-    try:
-        found = median_interval(values)
-    except TooFewSamples:
-        return None
-    return found.low, found.high
