@@ -183,6 +183,10 @@ def leaderboard(
     out = dict(left_out)
     chosen = [run for run in runs if recipe in (None, run.document["recipe"]["name"])]
     chosen = [run for run in chosen if size in (None, run.document["recipe"]["size"])]
+    if not runs:
+        raise UsageError(
+            f"no run counts: {'; '.join(dict.fromkeys(out.values()))}; allowed: runs and studies of a recipe"
+        )
     kinds = {(own["name"], own["size"]) for own in (run.document["recipe"] for run in chosen)}
     # The open division may change the fixed part.
     hashes = {run.document["recipe"]["hash"] for run in chosen if run.division == DIVISIONS[0]}

@@ -143,4 +143,5 @@ def test_the_command_ranks_a_study_and_leaves_out_what_was_changed(tmp_path, dee
     for more, told in ((["-o", "board.txt"], "whose name ends in .html"), (["--by", "none"], "is not a metric")):
         answer = deep5("leaderboard", str(tmp_path / "out"), *more)
         assert (answer.status, told in answer.err) == (2, True)
-    assert deep5("leaderboard", str(tmp_path / "nowhere")).status == 2
+    answer = deep5("leaderboard", str(tmp_path / "nowhere"))
+    assert (answer.status, "no run counts: " in answer.err, "is not a folder" in answer.err) == (2, True, True)
